@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -72,8 +73,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def chat(folder: Path, *arguments: str, **options: int) -> Terminal:
-    terminal = Terminal(folder, "chat", "--agent", "bot.py", *arguments, **options)  # type: ignore[arg-type]
+def chat(folder: Path, *arguments: str, **options: Any) -> Terminal:
+    terminal = Terminal(folder, "chat", "--agent", "bot.py", *arguments, **options)
     return terminal.until(lambda: "you>" in terminal.screen or "[y]es" in terminal.screen, "a prompt")
 
 
@@ -85,6 +86,7 @@ def test_a_conversation_keeps_what_was_said_and_can_be_continued(folder):
         assert terminal.ends() == 0
     assert [line for line in terminal.screen.splitlines() if "completed" not in line] == [
         "session s1 · /help lists commands, Ctrl-D leaves",
+        "function · tools: write, wait",
         "you> one",
         "You said ['one'].",
         "you> two",
@@ -195,12 +197,77 @@ def test_commands(folder):
         terminal.press("/model nope\r").shows("has no model 'nope'")
         terminal.press("/compact\r").shows("nothing to compact with")
         terminal.press("/fork s2\r").shows("session s2").press("three\r").shows("['one', 'two', 'three']")
-        terminal.press("/rewind 2\r").shows("1 turns so far").press("four\r").shows("['one', 'four']")
+        terminal.press("/rewind 2\r").shows("1 turn so far").press("four\r").shows("['one', 'four']")
         terminal.press("/sessions\r").shows("  s1  ").shows("  s2  ")
         terminal.press("/open s1\r").shows("session s1", count=2).press("five\r").shows("['one', 'two', 'five']")
         terminal.press("/open absent\r").shows("'absent'")
         terminal.press("/new s3\r").shows("session s3").press("six\r").shows("['six']")
         terminal.press("/explain\r").shows("permissions")
+
+
+def test_mistakes_in_commands_are_said_and_nothing_happens(folder):
+    with chat(folder, "--session", "s1") as terminal:
+        for count, command in enumerate(("cost", "why", "fork", "rewind", "compact", "resume"), 1):
+            terminal.press(f"/{command}\r").shows("nothing has been said in this session yet", count=count)
+        terminal.press("/\r").shows("/rewind")
+        terminal.press("one\r").shows("completed")
+        for count, number in enumerate(("x", "0", "2", "-1", "²"), 1):
+            terminal.press(f"/rewind {number}\r").shows("takes a number of turns, from 1 to 1", count=count)
+        terminal.press("/resume\r").shows("there is nothing to resume")
+        terminal.press("/open\r").shows("/open needs the id").press("/queue\r").shows("/queue needs a text")
+        terminal.press("/fork a//b\r").shows("contains '//'").press("/model\r").shows("model: function")
+        terminal.press("/exit\r")
+        assert terminal.ends() == 0
+    assert "Traceback" not in terminal.screen
+
+
+def test_a_chat_in_which_nothing_was_said_leaves_nothing_to_continue(folder):
+    with chat(folder) as terminal:
+        terminal.press("\x04")
+        assert terminal.ends() == 0
+    assert "continue:" not in terminal.screen
+
+
+def test_commands_work_while_a_question_is_open(folder):
+    with chat(folder) as terminal:
+        terminal.press("please write\r").shows("[y]es").press("/explain\r").shows("permissions · guard band")
+        terminal.press("/fork\r").shows("/fork waits until the question is answered")
+        terminal.press("no\r").shows("reason, for the model").press("/tmp is full\r").shows("Denied: /tmp is full")
+        terminal.press("please write\r").shows("[y]es", count=2).press("/exit\r")
+        assert terminal.ends() == 0
+    assert not (folder / "note.txt").exists()
+
+
+def test_lines_are_broken_between_words_on_a_narrow_terminal(folder):
+    with chat(folder, columns=30, rows=20) as terminal:
+        terminal.press("a message that is longer than the terminal is wide\r").shows("completed")
+        terminal.press("/help\r").shows("Esc Enter")
+        screen = terminal.screen
+    assert "you> a message that is longer\n  than the terminal is wide\n" in screen
+    assert "  /compact    [INSTRUCTIONS]:\n    shorten what the model\n    sees of the conversation\n" in screen
+
+
+def test_what_is_pasted_is_inert_too(folder):
+    with chat(folder) as terminal:
+        terminal.press("\x1b[200~nice\x1b]0;owned\x07\u202etext\x1b[201~\r").shows(
+            "you> nice\\x1b]0;owned\\x07\\u202etext"
+        )
+        assert b"\x1b]0;owned" not in terminal.raw
+
+
+def test_a_terminal_that_cannot_move_its_cursor_is_refused(folder):
+    with Terminal(folder, "chat", "--agent", "bot.py", TERM="dumb") as terminal:
+        assert terminal.ends() == 2
+    assert "chat needs a terminal that can move its cursor, but TERM=dumb; use windlass run" in terminal.screen
+
+
+@pytest.mark.parametrize("kind", ["xterm", "vt100", "screen-256color"])
+def test_other_terminals_show_no_colour_where_they_should_not(folder, kind):
+    with chat(folder, TERM=kind, NO_COLOR="1") as terminal:
+        terminal.press("one\r").shows("You said ['one'].").press("/nonsense\r").shows("there is no command")
+        terminal.press("/exit\r")
+        assert terminal.ends() == 0
+    assert not re.search(rb"\x1b\[[0-9;]*3[0-7]m", terminal.raw)
 
 
 def test_a_killed_chat_goes_on_where_it_was(folder):

@@ -17,10 +17,11 @@ from windlass.records import Asked
 
 
 class Prompt(NamedTuple):
-    """A line to ask for: what stands before it, and the text that it begins with."""
+    """A line to ask for: what stands before it, the text that it begins with, and whether it is a choice of words."""
 
     text: str
     default: str = ""
+    is_choice: bool = False
 
 
 Answering: TypeAlias = Generator[Prompt, str, AnyResolution | None]
@@ -56,7 +57,7 @@ def answering(asked: Asked, by: str | None, *, remembers: bool) -> Answering:
     problem = ""
     while True:
         shown = ", ".join([f"[{word[0]}]{word[1:]}" for word in words])
-        typed = (yield Prompt(f"{problem}{shown}: ")).strip()
+        typed = (yield Prompt(f"{problem}{shown}: ", is_choice=True)).strip()
         word, _, rest = typed.partition(" ")
         chosen = next((known for known in words if word and known.startswith(word.lower())), None)
         if chosen is None:

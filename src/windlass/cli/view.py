@@ -78,16 +78,10 @@ class TurnView:
 
     def _wrap(self, line: str, *, whole: bool) -> str:
         """Print what fills lines. Without `whole`, return the rest, which still grows."""
-        width = max(self.width() - 1, 20)
-        while cell_len(line) > width:
-            first = chop_cells(line, width)[0]
-            cut = first.rfind(" ") if line[len(first)] != " " else len(first)
-            cut = cut if cut > 0 else len(first)
-            self.write(Text(line[:cut]))
-            line = line[cut:].removeprefix(" ")
-        if whole:
-            self.write(Text(line))
-        return line
+        *full, last = wrapped(line, self.width())
+        for one in [*full, last] if whole else full:
+            self.write(Text(one))
+        return last
 
     # ------------------------------------------------------------ facts
 
@@ -139,6 +133,19 @@ class TurnView:
         self.close()
         indent = "    " if fact.path else ""
         self.write(Text(f"{indent}{mark}{printable(text)}", style=style))
+
+
+def wrapped(line: str, width: int, hanging: str = "") -> list[str]:
+    """A line as lines that fit a terminal, broken between words if they are not too long."""
+    room = max(width - 1, 20)
+    lines: list[str] = []
+    while cell_len(line) > room:
+        first = chop_cells(line, room)[0]
+        cut = len(first) if line[len(first)] == " " else first.rfind(" ")
+        cut = cut if cut > len(first) - len(first.lstrip(" ")) else len(first)
+        lines.append(line[:cut])
+        line = hanging + line[cut:].removeprefix(" ")
+    return [*lines, line]
 
 
 def _inert_words(text: str) -> str:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from windlass._text import one_line, visible_id
 from windlass.cli.view import spent
-from windlass.errors import WindlassError
 from windlass.records import TurnStarted
 from windlass.sessions import new_id
 
@@ -16,21 +15,28 @@ if TYPE_CHECKING:
 
 IDLE = ("fork", "rewind", "compact", "new", "open", "resume")
 """Commands that change the session: they wait until the turn is over."""
+OLD = ("fork", "rewind", "compact", "resume", "cost", "why")
+"""Commands that need a session in which something has been said."""
 
 
 async def run_command(chat: Conversation, text: str) -> None:
     """Run a command such as `/fork`. A mistake is said, and the conversation goes on."""
     word, _, rest = text[1:].partition(" ")
+    word = word or "help"
     found = [name for name in COMMANDS if name == word] or [name for name in COMMANDS if word and name.startswith(word)]
     if len(found) != 1:
         chat.say(f"there is no command /{word}; /help lists all", "red")
     elif found[0] in IDLE and chat.works:
         chat.say(f"/{found[0]} waits until the turn is over; Ctrl-C cancels it", "red")
+    elif found[0] in IDLE and chat.asks:
+        chat.say(f"/{found[0]} waits until the question is answered; Ctrl-C leaves it open", "red")
+    elif found[0] in OLD and not await chat.has_begun():
+        chat.say("nothing has been said in this session yet", "red")
     else:
         try:
             await COMMANDS[found[0]][0](chat, rest.strip())
-        except (WindlassError, ValueError) as error:
-            chat.say(f"{error}", "red")
+        except Exception as error:
+            chat.report(error)
 
 
 async def _help(chat: Conversation, rest: str) -> None:
@@ -71,11 +77,11 @@ async def _fork(chat: Conversation, rest: str) -> None:
 
 async def _rewind(chat: Conversation, rest: str) -> None:
     """Go back before the last turns, in a fork: the session itself stays as it is."""
-    back = int(rest or 1)
+    back = int(rest or 1) if (rest.isascii() and rest.isdigit()) or not rest else 0
     records = await chat.turns.agent.store.read(chat.turns.session)
     starts = [at for at, record in enumerate(records) if isinstance(record, TurnStarted)]
     if not 0 < back <= len(starts):
-        raise ValueError(f"/rewind takes a number of turns; this session has {len(starts)}")
+        raise ValueError(f"/rewind takes a number of turns, from 1 to {len(starts)}")
     if back == len(starts):
         await _new(chat, "")
         return
@@ -122,7 +128,10 @@ async def _queue(chat: Conversation, rest: str) -> None:
 
 
 async def _resume(chat: Conversation, rest: str) -> None:
-    await chat.pick_up()
+    if (await chat.turns.agent.state(chat.turns.session)).over:
+        chat.say("the last turn is over: there is nothing to resume")
+    else:
+        await chat.pick_up()
 
 
 async def _exit(chat: Conversation, rest: str) -> None:

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import Any
 
-from rich.text import Text
+import click
 
-from windlass import Result
+from windlass import Agent, Result
 from windlass._text import visible, visible_id
 from windlass.cli.asking import Answering, answering, login, open_questions, question_lines
 from windlass.cli.assembling import Choice, remembers_rules
@@ -43,6 +43,7 @@ class Conversation:
         self._cancel: asyncio.Task[bool] | None = None
         self._doing = ""
         self._asking: Answering | None = None
+        self._takes_commands = True
         self._questions: list[Asked] = []
         self._answers: dict[str, AnyResolution] = {}
         self._remembers = remembers_rules(turns.agent)
@@ -51,13 +52,16 @@ class Conversation:
         """Hold the conversation until the person leaves."""
         with self.screen.open():
             self.say(f"session {visible_id(self.turns.session)} · /help lists commands, Ctrl-D leaves", "dim")
+            self.say(f"{self.turns.agent.model.name} · {_listed(self.turns.agent)}", "dim")
             await self.pick_up()
             while not self.over:
                 try:
                     text = (await self.screen.read()).strip()
                 except EOFError:
                     break
-                if self._asking is not None:
+                if text.startswith("/") and (self._asking is None or self._takes_commands):
+                    await run_command(self, text)
+                elif self._asking is not None:
                     self._answer(text)
                 elif text:
                     await self._take(text)
@@ -67,13 +71,12 @@ class Conversation:
         if self._work is not None and not self._work.done():
             await self.turns.agent.cancel(self.turns.session, "the person left the chat")
             await asyncio.wait([self._work])
-        self.say(f"continue: {self.choice.command('chat', self.turns.session)}", "dim")
+        if await self.has_begun():
+            self.say(f"continue: {self.choice.command('chat', self.turns.session)}", "dim")
 
     async def _take(self, text: str) -> None:
-        """Act on what the person typed: a command, a message for the turn that runs, or a new turn."""
-        if text.startswith("/"):
-            await run_command(self, text)
-        elif not self.works:
+        """Act on what the person typed: a message for the turn that runs, or a new turn."""
+        if not self.works:
             self.begin(user(text))
         elif self._doing:
             self.queue.append(text)
@@ -87,14 +90,26 @@ class Conversation:
         """Whether a turn or other work is running."""
         return self._work is not None and not self._work.done()
 
+    @property
+    def asks(self) -> bool:
+        """Whether a question of the agent is on the screen."""
+        return self._asking is not None
+
+    async def has_begun(self) -> bool:
+        """Whether the session has a log: it has none before the first message."""
+        try:
+            await self.turns.agent.state(self.turns.session)
+        except SessionUnknown:
+            return False
+        return True
+
     async def pick_up(self) -> None:
         """Resume the turn of the session if it was interrupted, or ask what it waits for."""
-        try:
-            state = await self.turns.agent.state(self.turns.session)
-        except SessionUnknown:
+        if not await self.has_begun():
             return
+        state = await self.turns.agent.state(self.turns.session)
         if state.turns:
-            self.say(f"{state.turns} turns so far", "dim")
+            self.say(f"{state.turns} turn{'' if state.turns == 1 else 's'} so far", "dim")
         if state.turns and not state.over:
             self.say("the last turn is not over: it goes on", "dim")
             self.begin(None)
@@ -120,9 +135,9 @@ class Conversation:
         async def reported() -> None:
             try:
                 await work
-            except (WindlassError, ValueError) as error:
+            except Exception as error:
                 self.view.close()
-                self.say(f"{type(error).__name__}: {error}", "red")
+                self.report(error)
 
         self._work = asyncio.create_task(reported())
         self._work.add_done_callback(lambda _: self._after())
@@ -198,6 +213,7 @@ class Conversation:
             self._ask()
 
     def _show_prompt(self, prompt: Any) -> None:
+        self._takes_commands = prompt.is_choice
         self.screen.label = prompt.text
         self.screen.fill(prompt.default)
 
@@ -212,8 +228,12 @@ class Conversation:
 
     def say(self, text: str, style: str = "") -> None:
         """Print lines of the program's own; unusual characters are escaped."""
-        for line in text.split("\n"):
-            self.screen.write(Text(visible(line), style=style))
+        self.screen.write_text(text, style)
+
+    def report(self, error: Exception) -> None:
+        """Print an error; the conversation goes on. The name of one that is not Windlass's says more than its text."""
+        known = isinstance(error, WindlassError | click.ClickException | ValueError)
+        self.say(str(error) if known else f"{type(error).__name__}: {error}", "red")
 
     def _new_view(self) -> TurnView:
         return TurnView(self.screen.write, lambda: self.screen.width)
@@ -226,3 +246,10 @@ class Conversation:
             return False, "waits for your answer · Ctrl-C leaves the question open"
         model = self.model or self.turns.agent.model.name
         return False, f"{visible_id(self.turns.session)} · {visible(model)}{queued}"
+
+
+def _listed(agent: Agent[Any, Any]) -> str:
+    """The tools of an agent, in a few words."""
+    names = [*agent.tools]
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return f"tools: {', '.join(names[:12])}{more}" if names else "no tools"

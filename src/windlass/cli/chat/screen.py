@@ -21,6 +21,8 @@ from prompt_toolkit.patch_stdout import StdoutProxy
 from rich.console import Console
 from rich.text import Text
 
+from windlass._text import visible
+from windlass.cli.view import wrapped
 from windlass.folders import data_folder
 
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -61,12 +63,19 @@ class Screen:
         """The next text that the person sends. Raises `EOFError` at Ctrl-D."""
         begins_with, self._begins_with = self._begins_with, ""
         text = await self._prompt.prompt_async(default=begins_with)
-        self.write(Text(f"{self.label}{text}", style="bold"))
+        self.write_text(f"{self.label}{text}", "bold")
         return text
 
     def write(self, line: Text) -> None:
         """Print a whole line above the prompt."""
         self._console.print(line)
+
+    def write_text(self, text: str, style: str = "") -> None:
+        """Print lines above the prompt. Unusual characters are escaped, and long lines broken between words."""
+        for line in text.split("\n"):
+            indent = " " * (len(line) - len(line.lstrip(" ")) + 2)
+            for part in wrapped(visible(line), self.width, indent):
+                self.write(Text(part, style=style))
 
     def fill(self, text: str) -> None:
         """Let the next prompt begin with a text, for the person to change."""
