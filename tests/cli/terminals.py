@@ -19,11 +19,14 @@ PATIENCE = 60
 class Terminal:
     """A command on a pseudo-terminal: `press` keys, wait until the screen `shows` a text, read the `screen`."""
 
+    program: tuple[str, ...] = (sys.executable, "-m", "windlass")
+    """What is started with the arguments."""
+
     def __init__(self, folder: Path, *arguments: str, rows: int = 30, columns: int = 90, **environment: str) -> None:
         given = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
         self.child: Any = pexpect.spawn(
-            sys.executable,
-            ["-m", "windlass", *arguments],
+            self.program[0],
+            [*self.program[1:], *arguments],
             cwd=str(folder),
             env={**given, "TERM": "xterm-256color", **environment},
             dimensions=(rows, columns),
