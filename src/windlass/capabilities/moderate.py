@@ -18,6 +18,7 @@ from windlass.types import CallModel
 
 from .option_types import check_types
 from .options import is_model, require, require_name
+from .tags import tagged
 from .validate import is_input, opens_turn
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class Moderate:
         system = SYSTEM.format(policy=self.policy)
 
         async def judge(text: str, turn: Turn[Any]) -> str | None:
-            judgement = await turn.ask(model, f"<text>\n{text}\n</text>", output=Judgement, system=system)
+            judgement = await turn.ask(model, tagged("text", text), output=Judgement, system=system)
             return (judgement.reason or "it was flagged") if judgement.flagged else None
 
         return judge

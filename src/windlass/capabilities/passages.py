@@ -8,6 +8,8 @@ from typing import Any
 
 from windlass.messages import CONTENT_PARTS, ContentPart, TextPart, Value
 
+from .tags import inert
+
 DAMPING = 60
 """The constant of reciprocal rank fusion: how much less the first places count than they would alone."""
 
@@ -78,6 +80,5 @@ def render(passages: Sequence[Passage], heading: str) -> list[ContentPart]:
 
 
 def element(source: str, text: str) -> str:
-    """A text between tags that it cannot close itself."""
-    inside = text.replace("</passage", "&lt;/passage")
-    return f'<passage source="{escape(source)}">\n{inside}\n</passage>'
+    """A text between tags that it can neither close nor forge."""
+    return f'<passage source="{escape(source)}">\n{inert(text, "passage")}\n</passage>'

@@ -19,6 +19,7 @@ from windlass.turns import Turn
 from .fallback import settings_for
 from .option_types import check_types
 from .options import is_model, require, require_name
+from .tags import tagged
 
 if TYPE_CHECKING:
     from windlass import Hooks
@@ -143,9 +144,8 @@ class Route:
         system = SYSTEM.format(routes=routes)
 
         async def choose(message: Message, turn: Turn[Any]) -> tuple[str | None, str]:
-            inside = message.text.replace("</message", "<_message")
             try:
-                found: Any = await turn.ask(model, f"<message>\n{inside}\n</message>", output=choice, system=system)
+                found: Any = await turn.ask(model, tagged("message", message.text), output=choice, system=system)
             except Exception as error:
                 return self.default, f"{model} could not choose: {type(error).__name__}: {text_of(error)}"[:500]
             return found.route, f"chosen by {model}"
