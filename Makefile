@@ -46,9 +46,10 @@ test: $(DEV) ## Run the tests; ARGS="-k name" goes to pytest
 attack: $(DEV) ## Attack the hooks over the whole matrix of events, decisions and ways of running
 	@WINDLASS_ATTACK=1 $(BIN)/python -m pytest -q -n auto tests/attacks $(ARGS)
 
-campaign: $(DEV) ## Kill every scenario on every store, cancel 10,000 turns, try 12,000 agent files and 10,000 MCP results, kill processes
+campaign: $(DEV) ## Kill every scenario on every store, cancel 10,000 turns, try 10,000 agent files, MCP results, HTTP bodies
 	@WINDLASS_CAMPAIGN=1 WINDLASS_SOAK_SECONDS=60 $(BIN)/python -m pytest -q -n auto \
-		tests/agent_files tests/crash tests/mcp/test_contents.py tests/test_cancel_anywhere.py $(ARGS)
+		tests/agent_files tests/crash tests/mcp/test_contents.py tests/server/test_bodies.py tests/server/test_streams.py \
+		tests/test_cancel_anywhere.py $(ARGS)
 
 siege: $(DEV) ## Kill, stop, cut off and race processes on both stores for about five minutes; SEED=7 repeats a run
 	@seed=$(or $(SEED),$$(date +%s)); echo "seed $$seed; repeat it with: make siege SEED=$$seed"; \

@@ -120,7 +120,15 @@ def test_a_new_user_installs_talks_approves_crashes_resumes_and_looks_back(
         assert terminal.ends() == 0
     for text in ("Write the word hello", "write", "approve", "hello.txt"):
         assert text in terminal.screen
-    records = asyncio.run(open_store(f"sqlite:///{home / 'data' / 'sessions.db'}").read("first"))
+
+    async def read() -> list[Any]:
+        store = open_store(f"sqlite:///{home / 'data' / 'sessions.db'}")
+        try:
+            return list(await store.read("first"))
+        finally:
+            await store.close()
+
+    records = asyncio.run(read())
     (asked,) = [record for record in records if isinstance(record, Asked)]
     assert asked.call is not None
     assert (folder / asked.call.arguments["path"]).read_text() == asked.call.arguments["content"]

@@ -11,8 +11,8 @@ from windlass import Agent
 from windlass.messages import ModelReply, assistant
 from windlass.testing import FunctionModel
 
-STREAMS = int(os.environ.get("WINDLASS_HTTP_STREAMS", "50"))
-"""How many streams are open at once; `WINDLASS_HTTP_STREAMS=500` is the long run."""
+STREAMS = 500 if os.environ.get("WINDLASS_CAMPAIGN") else 50
+"""How many streams are open at once: in `make campaign` all of them."""
 
 
 async def test_many_streams_are_open_at_once_and_each_gets_all_of_its_turn(live):

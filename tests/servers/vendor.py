@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 
@@ -22,6 +22,10 @@ class Vendor:
     def __init__(self, *script: Reply) -> None:
         self.script = script
         self.asked: list[dict[str, Any]] = []
+        self.held: int | None = None
+        """The number of the reply that is not given: a client that asks for it waits."""
+        self.holds = threading.Event()
+        """Set when a client waits."""
         vendor = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -29,15 +33,17 @@ class Vendor:
                 request = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 vendor.asked.append(request)
                 body, kind = vendor.answer(request)
-                self.send_response(200)
-                self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                with suppress(ConnectionError):  # the client was killed
+                    self.send_response(200)
+                    self.send_header("content-type", kind)
+                    self.send_header("content-length", str(len(body)))
+                    self.end_headers()
+                    self.wfile.write(body)
 
             def log_message(self, *given: object) -> None:
                 pass
 
+        self._over = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
@@ -46,6 +52,9 @@ class Vendor:
         number = 0
         for message in request["messages"]:
             number = 0 if message["role"] == "user" else number + (message["role"] == "assistant")
+        if number == self.held:
+            self.holds.set()
+            self._over.wait()
         said = self.script[min(number, len(self.script) - 1)]
         head = {"id": "c1", "created": 1, "model": request["model"]}
         usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
@@ -76,6 +85,7 @@ class Vendor:
         try:
             yield self
         finally:
+            self._over.set()
             self._server.shutdown()
             self._server.server_close()
             thread.join()
