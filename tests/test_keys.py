@@ -148,3 +148,19 @@ def test_an_unknown_vendor_is_named_before_the_key_is_read():
 def test_a_model_with_a_key_in_the_environment_does_not_load_the_keyring():
     code = "import sys, windlass.models as m; m.open_model('openai:x'); assert 'keyring' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env={"OPENAI_API_KEY": "none", "PATH": ""})
+
+
+@pytest.mark.parametrize("vendor", ["openai", "openai-chat", "anthropic", "google", "groq"])
+def test_a_model_without_a_key_says_how_to_store_one(vendor: str, monkeypatch: pytest.MonkeyPatch):
+    name = vendor.removesuffix("-chat")
+    for variable in keys.VARIABLES[name]:
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(ConfigError, match=f"windlass keys set {name}"):
+        open_model(f"{vendor}:m")
+
+
+def test_a_vendor_whose_key_is_not_stored_is_not_told_to(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("AZURE_OPENAI_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match="has no key") as caught:
+        open_model("azure:m", base_url="https://example.org")
+    assert "windlass keys" not in str(caught.value)

@@ -43,6 +43,13 @@ def stored_key(vendor: str) -> str | None:
     return _from_keyring(name) or _read_file().get(name)
 
 
+def how_to_store(model: str) -> str:
+    """What to run to store a key for a model, to be added to an error that names other remedies."""
+    vendor = model.partition(":")[0]
+    name = _ALIASES.get(vendor, vendor)
+    return f"; or store one with: windlass keys set {name}" if name in VARIABLES else ""
+
+
 def place_of(vendor: str) -> str | None:
     """Where the key of a vendor is: an environment variable, the keyring or the file; None if there is none."""
     check_vendor(vendor)

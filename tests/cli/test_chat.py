@@ -244,6 +244,7 @@ def test_lines_are_broken_between_words_on_a_narrow_terminal(folder):
         terminal.press("/help\r").shows("Esc Enter")
         screen = terminal.screen
     assert "you> a message that is longer\n  than the terminal is wide\n" in screen
+    assert "You said ['a message that is\nlonger than the terminal is\nwide'].\n" in screen
     assert "  /compact    [INSTRUCTIONS]:\n    shorten what the model\n    sees of the conversation\n" in screen
 
 

@@ -175,6 +175,8 @@ RUNS: dict[str, list[list[str]]] = {
         ["--agent", "evil" + EVIL, "--session", EVIL],
         ["--agent", "evil", "--scope", EVIL, "--capability", EVIL, "--continue"],
         ["--model", EVIL, "--system", EVIL, "--session", EVIL, "--continue"],
+        ["--model", EVIL, "--tools", EVIL, "--yolo"],
+        ["--model", EVIL, "--tools", "write", "--yolo"],
     ],
     "demo": [[], ["--model", EVIL]],
     "serve-mcp": [
@@ -237,6 +239,8 @@ RUNS: dict[str, list[list[str]]] = {
         [EVIL, "--agent", "evil", "--json", "--file", BAD_FILE],
         ["delegate" + EVIL, "--agent", "evil:boss", "--json"],
         ["unknown" + EVIL, "--agent", "evil"],
+        [EVIL, "--model", EVIL, "--tools", EVIL, "--yolo"],
+        [EVIL, "--model", EVIL, "--tools", "write", "--yolo"],
         ["--agent", "evil", "--session", "nobody" + EVIL],
         ["stop", "--agent", "evil", "--scope", f"evil:{EVIL}"],
         ["stop", "--agent", "evil", "--scope", "evil"],

@@ -333,6 +333,16 @@ def test_long_lines_are_wrapped_between_words(folder):
     assert all(len(line) < 50 for line in text)
 
 
+def test_long_calls_and_results_are_broken_between_words(folder):
+    with Terminal(folder, "run", "--agent", "bot.py", "please write", columns=30) as terminal:
+        terminal.shows("[y]es").press("n this is a long reason that does not fit\r")
+        assert terminal.ends() == 0
+    lines = terminal.screen.splitlines()
+    assert lines[:2] == ['→ write path="note.txt"', '    text="hello"']
+    at = lines.index("  ← write: Denied: this is a")
+    assert lines[at + 1] == "      long reason that does"
+
+
 def test_help_does_not_load_the_terminal_libraries():
     code = "import sys, windlass.cli; windlass.cli.main(['--help'], standalone_mode=False)\n"
     code += "assert not {'rich', 'prompt_toolkit'} & set(sys.modules), 'slow'"

@@ -132,7 +132,9 @@ class TurnView:
         """Print a line about a fact; that of a sub-agent is indented."""
         self.close()
         indent = "    " if fact.path else ""
-        self.write(Text(f"{indent}{mark}{printable(text)}", style=style))
+        hanging = indent + " " * (len(mark) + 2)
+        for line in wrapped(f"{indent}{mark}{printable(text)}", self.width(), hanging):
+            self.write(Text(line, style=style))
 
 
 def wrapped(line: str, width: int, hanging: str = "") -> list[str]:

@@ -11,6 +11,7 @@ import httpx2
 from anthropic import AnthropicError, AsyncAnthropic, AsyncStream, DefaultAsyncHttpxClient
 
 from windlass.errors import ConfigError, ModelError
+from windlass.keys import how_to_store
 from windlass.models.connections import Connection, Sdk
 
 from .errors import error_from, translate_error
@@ -43,7 +44,7 @@ def _check(client: Any) -> None:
 
 def _check_credentials(name: str) -> None:
     """Raise if the SDK finds no credentials; it also looks for profiles and federated identities."""
-    remedy = "set ANTHROPIC_API_KEY, or pass api_key=… or client=…"
+    remedy = f"set ANTHROPIC_API_KEY, or pass api_key=… or client=…{how_to_store(name)}"
     try:
         found = AsyncAnthropic(http_client=httpx2.AsyncClient())
     except AnthropicError as error:

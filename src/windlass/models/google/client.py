@@ -13,6 +13,7 @@ from google.auth.exceptions import GoogleAuthError
 
 from windlass.deltas import AnyDelta
 from windlass.errors import ConfigError
+from windlass.keys import how_to_store
 from windlass.messages import ModelReply, ModelRequest
 from windlass.models.connections import Clients
 from windlass.models.errors import reading_reply
@@ -169,5 +170,5 @@ class _Own(NamedTuple):
 
 
 def _missing_key(name: str, why: str) -> ConfigError:
-    remedy = "set GEMINI_API_KEY or GOOGLE_API_KEY, or pass api_key=… or client=…"
+    remedy = f"set GEMINI_API_KEY or GOOGLE_API_KEY, or pass api_key=… or client=…{how_to_store(name)}"
     return ConfigError(f"model={name!r} has no key: {remedy} ({why})")

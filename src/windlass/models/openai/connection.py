@@ -10,6 +10,7 @@ import httpx2
 from openai import AsyncAzureOpenAI, AsyncOpenAI, AsyncStream, DefaultAsyncHttpxClient
 
 from windlass.errors import ConfigError, ModelError
+from windlass.keys import how_to_store
 from windlass.models.connections import Connection, Sdk
 from windlass.models.errors import request_id
 
@@ -57,7 +58,7 @@ def _key(name: str, api_key: str | None, dialect: Dialect, base_url: str | None)
     key = api_key or (os.environ.get(variable) if variable else None)
     if key or variable is None or dialect.key_optional or not dialect.at(base_url):
         return key or "none"
-    raise ConfigError(f"model={name!r} has no key: set {variable}, or pass api_key=… or client=…")
+    raise ConfigError(f"model={name!r} has no key: set {variable}, or pass api_key=… or client=…{how_to_store(name)}")
 
 
 def _headers(address: str | None) -> dict[str, str]:
