@@ -71,11 +71,11 @@ def test_without_tools_the_model_gets_none(play: Play):
 
 
 def test_reading_is_allowed_and_there_is_nothing_else(play: Play):
-    vendor = play(("read", {"path": "calc.py"}), ("read", {"path": "../secret"}), "Done.")
+    vendor = play(("read", {"path": "calc.py"}), ("read", {"path": "../secret"}), ("shell", {"command": "ls"}), "Done.")
     code, lines, errors = run("--tools", "read", "look")
     assert code == 0, errors
     assert [tool["function"]["name"] for tool in vendor.asked[0]["tools"]] == ["read", "glob", "grep"]
-    assert [line["status"] for line in lines if line["type"] == "result"] == ["ok", "error"]
+    assert [line["status"] for line in lines if line["type"] == "result"] == ["ok", "error", "denied"]
 
 
 def test_changes_and_commands_are_asked_about_and_the_command_to_continue_has_the_tools(play: Play, folder: Path):

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from windlass import Agent
+from windlass import Agent, Deny, ToolCalling
 from windlass.capabilities import Permissions, Planning
 from windlass.tools import Workspace
+from windlass.turns import Turn
 
 TOOLS = ("none", "read", "write")
 """What `--tools` may say."""
@@ -33,6 +34,13 @@ def add_tools(agent: Agent[Any, Any], tools: str, *, yolo: bool) -> None:
         agent.with_capability(Planning())
         allowed = (*allowed, *PLANS)
     agent.with_capability(Permissions(allow=allowed, unmatched="ask"), band="guard")
+    agent.gate(ToolCalling, name="known_tools")(_refuse_unknown)
+
+
+def _refuse_unknown(event: ToolCalling, turn: Turn[Any]) -> Deny | None:
+    """Refuse a tool that the model has made up, instead of asking about it."""
+    name = event.call.name
+    return None if name in turn.tools else Deny(f"There is no tool {name!r}. Known tools: {', '.join(turn.tools)}.")
 
 
 def _require_isolation(workspace: Workspace) -> None:
