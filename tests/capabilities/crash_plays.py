@@ -183,6 +183,23 @@ def remembering_in_files(world: World) -> Scenario:
     return remembering(world, MemoryFiles(world.folder / "memory"))
 
 
+def remembering_by_a_model(world: World) -> Scenario:
+    """A turn from which a model learns two things, and one that tells what is remembered."""
+
+    def learn(request: ModelRequest) -> Scripted:
+        said = request.messages[0].text
+        return says("[]" if "tell" in said else '["likes tea", "lives in Rome"]' if "(nothing)" in said else '["no"]')
+
+    def reply(request: ModelRequest) -> Scripted:
+        parts = request.messages[-1].parts
+        recalled = [part.text for part in parts if getattr(part, "origin", None) == "memory.recall"]
+        return says(", ".join([line[2:] for text in recalled for line in text.splitlines()[1:]]) or "hello")
+
+    memory = Memory(key="k", learn=world.watch(FunctionModel(learn, name="crash:learner")))
+    agent: Agent = Agent(world.watch(FunctionModel(reply)), capabilities=[memory], store=world.store)
+    return Scenario(agent, ["I like tea.", "tell"])
+
+
 def answered(world: World) -> Agent[Any, Sum]:
     """A typed answer through a tool, after an effect and a wrong answer."""
 

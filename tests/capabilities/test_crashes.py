@@ -48,6 +48,12 @@ def test_what_is_remembered_is_kept_exactly_once_whatever_write_the_process_dies
 
 
 @pytest.mark.timeout(240)
+def test_a_model_is_asked_once_what_to_remember_whatever_write_the_process_dies_at():
+    report = crash_points(f"{PLAYS}:remembering_by_a_model", workers=2)
+    assert report.text == "likes tea, lives in Rome"
+
+
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("play", ["rerouted", "rerouted_together"])
 def test_a_route_and_an_adaptation_are_chosen_once_whatever_write_the_process_dies_at(play):
     report = crash_points(f"{CRITICS}:{play}", workers=2)

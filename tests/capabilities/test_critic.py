@@ -157,6 +157,15 @@ async def test_a_critic_that_made_the_answer_itself_does_not_approve_it(kind, ba
     assert (await down.run("go")).outcome == Completed()
 
 
+async def test_two_critics_of_one_model_do_not_take_each_other_for_the_creator():
+    """In the guard band, their gates see the questions of others, too."""
+    large = FunctionModel(lambda request: APPROVE, name="large")
+    agent = Agent(ScriptedModel(says("Hello."), name="small"))
+    for name in ("one", "two"):
+        agent.with_capability(Critic(large, name=name), band="guard")
+    assert (await agent.run("go")).outcome == Completed()
+
+
 async def test_each_critic_of_a_panel_is_compared_with_the_model_that_answered():
     large, other = (FunctionModel(lambda request: APPROVE, name=name) for name in ("large", "other"))
     agent = Agent(ScriptedModel(ModelError("down"), name="small"), capabilities=[Fallback(large), Panel(large, other)])

@@ -9,9 +9,10 @@ from tests.capabilities.critics import APPROVE, critic_agent, critic_model, down
 
 from windlass import Agent, Completed, ModelCalling, ModelError, Regenerate, StopReason, TextDelta, tool
 from windlass.capabilities import Refine, Retry
-from windlass.decisions import Halt
+from windlass.decisions import Answer, Halt, Veto
 from windlass.errors import ConfigError
-from windlass.events import ModelReplying
+from windlass.events import ModelReplying, Stopping
+from windlass.records import ReplyPassed
 from windlass.testing import ScriptedModel, assert_same_everywhere, calls, check_capability, says
 
 
@@ -179,3 +180,13 @@ async def test_a_verdict_on_one_answer_does_not_count_for_a_later_one():
     agent = refining(Refine(critic, versions=1), says("My key is 4711."), says(""))
     agent.gate(ModelReplying, name="keys")(lambda event: Regenerate("no keys") if "key" in event.reply.text else None)
     assert (await agent.run("go")).outcome == Completed(objections=("refine",))
+
+
+async def test_a_verdict_on_one_step_does_not_count_for_an_answer_that_no_critic_saw():
+    agent = refining(Refine(critic_model(verdict("revise")), versions=1), says("Hm."))
+    agent.gate(Stopping, name="once")(lambda event: None if event.stop_active else Veto("Again."))
+    agent.gate(ModelCalling, name="known")(lambda event: Answer("Known.") if event.turn.steps == 1 else None)
+    result = await agent.run("go", session="s")
+    assert (result.text, result.outcome) == ("Known.", Completed(objections=("refine",)))
+    log = await agent.store.read("s")
+    assert [(one.step, one.by) for one in log if isinstance(one, ReplyPassed)] == [(1, ("refine",))]

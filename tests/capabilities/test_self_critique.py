@@ -177,3 +177,10 @@ async def test_an_empty_answer_is_shown_as_empty():
     critic = critic_model(APPROVE)
     await checking(SelfCritique(critic), says("")).run("Look.")
     assert critic.requests[0].messages[0].text.endswith("<answer>\n\n</answer>")
+
+
+@pytest.mark.parametrize("finish", ["length", "refusal", "content_filter"])
+async def test_only_a_turn_that_would_be_completed_is_checked(finish):
+    critic = critic_model(verdict("revise"))
+    result = await checking(SelfCritique(critic), says("It was cut", finish=finish)).run("Look.")
+    assert (result.stop_reason.value, critic.requests) == (finish, [])

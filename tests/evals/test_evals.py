@@ -342,6 +342,17 @@ def run_of(**cases: tuple[bool, ...]) -> EvalRun:
     return EvalRun("agent", tuple(trials), 1.0, max(len(passed) for passed in cases.values()))
 
 
+async def test_the_sessions_of_sub_agents_do_not_match_a_glob(tmp_path: Path) -> None:
+    child = Agent(FunctionModel(lambda request: says("3")), name="child")
+    store = f"sqlite:///{tmp_path}/log.db"
+    agent = Agent(ScriptedModel(calls("child", task="1 + 2?"), says("It is 3.")), tools=[child.as_tool()], store=store)
+    async with agent:
+        await agent.run("go", session="math/1")
+        assert len(await agent.store.find()) == 2
+        run = await evaluate_sessions(agent.store, [Case(session="math/*", checks=[checks.contains("It is")])])
+    assert [(trial.session, trial.passed) for trial in run.trials] == [("math/1", True)]
+
+
 def test_wilson_agrees_with_published_values() -> None:
     assert wilson(0.8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
     assert wilson(1.0, 5) == pytest.approx((0.5655, 1.0), abs=1e-4)
