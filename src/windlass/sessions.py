@@ -365,7 +365,10 @@ class Sessions(Generic[OutputT]):
             return
         try:
             if self._store.durable and running.is_unfinished:
-                await release(self._store, session, running.claim.epoch)
+                if running.was_left_waiting:
+                    release_later(self._store, session, running.claim.epoch)
+                else:
+                    await release(self._store, session, running.claim.epoch)
         finally:
             passes.leave(session, running, None if running.claimed else running.replaced)
             running.end()
@@ -706,6 +709,11 @@ class RunningTurn:
         kinds = [type(record) for record in self.fold.written[self._known :]]
         return next((kind in _BEGINNINGS for kind in reversed(kinds) if kind in _BEGINNINGS + _ENDS), True)
 
+    @property
+    def was_left_waiting(self) -> bool:
+        """Whether the turn was cancelled and the store failed, or did not answer in time."""
+        return self._journal is not None and self._journal.was_left_waiting
+
     def note_mail(self) -> None:
         """The inbox has entries."""
         if self._journal is not None:
@@ -913,8 +921,14 @@ async def release(store: Store, session: str, epoch: int) -> None:
         await within(store.release(session, epoch), STORE_PATIENCE)
         _note_released(passes, session, epoch)
     except (StoreError, TimeoutError) as error:
-        log.warning("session %r is not released yet: %s", session, str(error) or "the store does not answer")
-        watch_inboxes(store)
+        release_later(store, session, epoch, str(error) or "the store does not answer")
+
+
+def release_later(store: Store, session: str, epoch: int, why: str = "the store failed before") -> None:
+    """Leave it to the timer of this event loop, or to the next turn, to tell the store that a pass is over."""
+    store.passes.unreleased[session] = epoch
+    log.warning("session %r is not released yet: %s", session, why)
+    watch_inboxes(store)
 
 
 async def release_all(store: Store) -> None:

@@ -453,6 +453,31 @@ async def test_a_session_that_could_not_be_released_is_released_when_the_store_a
     assert durable.passes.unreleased == {}
 
 
+async def test_a_cancelled_turn_waits_once_for_a_store_that_does_not_answer(durable):
+    """Whoever cancels has waited for the last records: the release of the session is left to the timer."""
+    store, released = Faulty(durable), list[str]()
+    slow = Slow(store, held="send")
+    turn = await slow.begin()
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    async def note() -> None:
+        released.append("while the caller waits" if not turn.done() else "later")
+
+    store.faults |= {"append": hang, "release": note}
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn
+    assert released == []
+    store.faults.pop("append")
+    async with asyncio.timeout(60):
+        while durable.passes.unreleased:  # noqa: ASYNC110 - there is nothing else to wait for
+            await asyncio.sleep(0.01)
+    assert released == ["later"]
+    assert (await durable.ownership("s")).owner == ""
+
+
 async def test_a_session_whose_event_loop_was_closed_is_released_by_the_next_turn(tmp_path):
     store = SQLiteStore(tmp_path / "store.db")
 

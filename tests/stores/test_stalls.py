@@ -175,6 +175,61 @@ async def test_a_turn_that_is_cancelled_in_its_model_call_does_not_wait_for_a_st
     await store.close()
 
 
+class Tree:
+    """A boss, its clerk and the clerk's clerk. A tool of one of them makes the server stall when it runs first."""
+
+    def __init__(self, store: Any, begin: Callable[[], None], stalls: str) -> None:
+        self.stalled = asyncio.Event()
+
+        def pay_in(name: str) -> Any:
+            @tool
+            async def pay() -> str:
+                """Pay."""
+                if name == stalls and not self.stalled.is_set():
+                    begin()
+                    self.stalled.set()
+                return "paid"
+
+            return pay
+
+        def model(*calls_below: Any) -> FunctionModel:
+            def reply(request: Any) -> Any:
+                return says("done") if request.messages[-1].role == "tool" else calls([("pay", {}), *calls_below])
+
+            return FunctionModel(reply)
+
+        leaf = Agent(model(), tools=[pay_in("leaf")], name="leaf")
+        clerk = Agent(model(("leaf", {"task": "x"})), tools=[pay_in("clerk"), leaf.as_tool()], name="clerk")
+        self.agent = Agent(
+            model(("clerk", {"task": "x"})), tools=[pay_in("boss"), clerk.as_tool()], store=store, name="boss"
+        )
+
+
+@pytest.mark.parametrize("stalls", ["boss", "clerk", "leaf"])
+@pytest.mark.parametrize("by_caller", [True, False], ids=["caller", "cancel"])
+async def test_a_tree_whose_server_stalls_ends_when_it_is_cancelled(stall, stalls, by_caller):
+    """The logs of the agents below are read to end them: that wait is as short as all others after a cancel."""
+    store = PostgresStore(stall.address, timeout=LONG, max_size=2)
+    tree = Tree(store, stall.begin, stalls)
+    running = asyncio.ensure_future(tree.agent.run("hello", session="s"))
+    await tree.stalled.wait()
+    if by_caller:
+        running.cancel()
+    else:
+        assert await tree.agent.cancel("s", "enough")
+    done, _ = await asyncio.wait([running], timeout=60)
+    stall.end()
+    assert done, "it waits for the server"
+    if by_caller:
+        assert running.cancelled()
+    else:
+        assert isinstance(running.result().outcome, Failed)
+    assert isinstance((await tree.agent.resume("s")).outcome, Completed)
+    for session in await store.sessions():
+        await store.verify(session)
+    await store.close()
+
+
 async def test_whoever_is_cancelled_before_anything_was_sent_stops_at_once(stall):
     store = PostgresStore(stall.address, timeout=LONG, max_size=1)
     await store.append("s", [OPENED], 0)

@@ -464,6 +464,8 @@ class Children(Struct, eq=False):
             with placed_below(child):
                 await self._drive(child)
         except asyncio.CancelledError:
+            if child.journal.was_left_waiting and (broken := child.journal.broken) is not None:
+                self._journal.give_up(broken)  # this log need not wait for the same store once more
             if cancelled() or not child.state.over:
                 raise
         finally:
@@ -500,7 +502,7 @@ class Children(Struct, eq=False):
         """
         journal = self._journal
         program = _program_of(journal.program, started, tool)
-        fold = await fold_in_slices(started.session, await program.store.read(started.session))
+        fold = await self._fold_of(started)
         if fold.turn is None:
             return
         child = self._child(program, fold, started)
@@ -523,7 +525,7 @@ class Children(Struct, eq=False):
         journal = self._journal
         for started in children_at_work(journal.fold):
             program = unknown_child(journal.program)
-            fold = await fold_in_slices(started.session, await program.store.read(started.session))
+            fold = await self._fold_of(started)
             if fold.turn is None:
                 continue
             child = self._child(program, fold, started)
@@ -532,6 +534,12 @@ class Children(Struct, eq=False):
                 end_turn(child.journal, Cancelled(reason), f"{reason}.", session_ends=True)
                 await child.journal.commit()
             self._charge(child)
+
+    async def _fold_of(self, started: Delegated) -> Fold:
+        """The log of a child that is to be ended."""
+        journal = self._journal
+        log = await journal.ask_store(journal.program.store.read(started.session))
+        return await fold_in_slices(started.session, log)
 
     async def _close(self, child: Segment, reason: str) -> None:
         """Cancel a child's turn that nobody goes on with, and charge what it has spent."""

@@ -89,8 +89,8 @@ class Inbox(Struct, eq=False):
         """At the end of a session: what its background children have spent. Nobody reads their
         results any more."""
         journal = self._journal
-        for key, kind, data in await journal.program.store.inbox(
-            journal.fold.session, journal.fold.inbox
+        for key, kind, data in await journal.ask_store(
+            journal.program.store.inbox(journal.fold.session, journal.fold.inbox)
         ):
             if kind == BACKGROUND and (result := background_result(journal.fold, data)):
                 journal.record(InboxTaken(key, kind))

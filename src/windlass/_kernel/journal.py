@@ -346,7 +346,7 @@ class Journal:
                 self._claims = self.claim.begins
                 try:
                     appending = store.append(fold.session, batch, fold.stored, self.claim)
-                    self.has_mail = await self._ask_store(appending)
+                    self.has_mail = await self.ask_store(appending)
                 except asyncio.CancelledError as cancelled:
                     self._in_doubt = True
                     if isinstance(cancelled.__cause__, StoreError):
@@ -371,7 +371,7 @@ class Journal:
     async def _find_out(self) -> None:
         """A commit was broken off: ask the store whether it kept the batch."""
         fold = self.fold
-        kept = await self._ask_store(self.program.store.read(fold.session, fold.stored))
+        kept = await self.ask_store(self.program.store.read(fold.session, fold.stored))
         if [encode(record) for record in kept] == [
             encode(record) for record in fold.pending[: len(kept)]
         ]:
@@ -380,9 +380,9 @@ class Journal:
                 self._note_begun()
         self._in_doubt = False
 
-    async def _ask_store(self, asking: Coroutine[Any, Any, T]) -> T:
-        """Wait for the store; only briefly if the turn was cancelled."""
-        if not self._hurries:
+    async def ask_store(self, asking: Coroutine[Any, Any, T]) -> T:
+        """Wait for the store; only briefly if this turn or one above it was cancelled."""
+        if not self.hurries:
             return await asking
         try:
             return await within(asking, shields.STORE_PATIENCE)
@@ -397,6 +397,16 @@ class Journal:
     def hurry(self) -> None:
         """The turn was cancelled: do not wait long for a store that does not answer."""
         self._hurries = True
+
+    @property
+    def hurries(self) -> bool:
+        """Whether this turn or one above it was cancelled."""
+        return self._hurries or (self._parent is not None and self._parent.hurries)
+
+    @property
+    def was_left_waiting(self) -> bool:
+        """Whether the turn was cancelled and the store failed, or did not answer in time."""
+        return self.hurries and isinstance(self.broken, StoreError)
 
     @property
     def broken(self) -> StoreError | SessionError | None:
