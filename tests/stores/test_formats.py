@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from tests.servers.postgres import PostgresServer
 
@@ -289,6 +290,51 @@ async def test_a_process_whose_version_is_still_the_right_one_goes_on(old: Old, 
     assert upgraded(old, sqlite_schema.VERSION) == "30"
     told, _ = await asyncio.to_thread(writer.communicate, "go\n")
     assert told.count("WROTE") == 6
+
+
+OLD_WRITES = [
+    "INSERT INTO sessions (id, started, updated{head}) VALUES ('new', 1, 1{start}){ignored}",
+    "INSERT INTO batches (session, seq, count, link, data) VALUES (1, 99, 1, {bytes}, {bytes})",
+    "INSERT {or_ignore} INTO inbox (session, key, {position}kind, data) VALUES ('q', {bytes}, {nine}'steer', {bytes})",
+    "INSERT INTO cursors VALUES ('q', 'reader', 1)",
+    "INSERT INTO pipelines VALUES ('digest', {bytes})",
+]
+"""What a process of format 1 or 2 writes, which does not ask for the format before each write."""
+
+DIALECTS = {
+    "sqlite": {"head": "", "start": "", "ignored": "", "bytes": "x'41'", "or_ignore": "OR IGNORE",
+               "position": "position, ", "nine": "99, "},
+    "postgresql": {"head": ", head", "start": ", ''", "ignored": " ON CONFLICT DO NOTHING", "bytes": "'A'",
+                   "or_ignore": "", "position": "", "nine": ""},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_process_of_format_1_or_2_that_is_still_open_writes_nothing_after_an_upgrade(
+    version, tmp_path, database
+):
+    """It read the format when it connected, and never again. So the tables themselves refuse what it writes."""
+    write_sqlite(tmp_path / "old.db", version)
+    write_postgres(database, version)
+    with (
+        sqlite3.connect(tmp_path / "old.db", isolation_level=None) as file,
+        psycopg.connect(database, autocommit=True) as server,
+    ):
+        server.execute("SET search_path = windlass")
+        addresses = {"sqlite": f"sqlite:///{tmp_path}/old.db", "postgresql": database}
+        for kind, old in (("sqlite", file), ("postgresql", server)):
+            store = open_store(addresses[kind])
+            before = {session: await store.read(session) for session in await store.sessions()}
+            for query in OLD_WRITES:
+                with pytest.raises((sqlite3.Error, psycopg.Error)):
+                    old.execute(query.format(**DIALECTS[kind]))  # type: ignore[attr-defined]
+            assert {session: await store.read(session) for session in await store.sessions()} == before
+            assert await store.verify_store() == []
+            for session in before:
+                await store.verify(session)
+            await store.append("new", [SessionOpened()], 0)
+            assert await store.put("new", "key", "steer", "x")
+            await store.close()
 
 
 async def test_a_format_that_went_back_is_noticed_too(tmp_path):

@@ -84,18 +84,27 @@ CREATE INDEX IF NOT EXISTS children ON sessions (parent) WHERE parent != '';
 UPDATE sessions SET start = '' WHERE status = 'erased';
 ALTER TABLE batches ADD COLUMN seals BYTEA, ADD COLUMN nonce BYTEA;
 UPDATE batches SET seals = '' WHERE pruned;
-ALTER TABLE batches DROP COLUMN pruned;
+ALTER TABLE batches DROP COLUMN pruned, ALTER COLUMN seals SET DEFAULT '\x00',
+    ADD CONSTRAINT "upgraded by a newer Windlass: restart this process with it" CHECK (seals != '\x00');
 CREATE INDEX prunable ON batches (session, seq) WHERE nonce IS NOT NULL;
 ALTER TABLE inbox ADD COLUMN checksum BYTEA NOT NULL DEFAULT '';
 ALTER TABLE cursors ADD COLUMN checksum BYTEA NOT NULL DEFAULT '';
 ALTER TABLE pipelines ADD COLUMN checksum BYTEA NOT NULL DEFAULT '';
 CREATE TABLE settings (name TEXT PRIMARY KEY, value BYTEA NOT NULL);
 INSERT INTO settings VALUES ('key', '');
+ALTER TABLE sessions ALTER COLUMN start DROP DEFAULT;
+ALTER TABLE inbox ALTER COLUMN checksum DROP DEFAULT;
+ALTER TABLE cursors ALTER COLUMN checksum DROP DEFAULT;
+ALTER TABLE pipelines ALTER COLUMN checksum DROP DEFAULT;
 """,
     3: VALUES + TALLIES,
     4: b"ALTER TABLE sessions ADD COLUMN claim BYTEA NOT NULL DEFAULT ''",
 }
-"""The SQL that upgrades each version to the next."""
+"""The SQL that upgrades each version to the next.
+
+Processes that have the store open with format 1 or 2 look at its format only once. So the tables refuse their rows,
+which lack the columns that came with format 3.
+"""
 
 STEPS: dict[int, Callable[[Connection, Chain], None]] = {
     2: lambda db, chain: _upgrade_logs(db),

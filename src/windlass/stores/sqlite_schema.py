@@ -85,7 +85,7 @@ UPDATE sessions SET start = x'' WHERE status = 'erased';
 ALTER TABLE batches RENAME TO old_batches;
 CREATE TABLE batches (
     session INTEGER NOT NULL, seq INTEGER NOT NULL, count INTEGER NOT NULL, link BLOB NOT NULL, data BLOB NOT NULL,
-    seals BLOB, nonce BLOB, PRIMARY KEY (session, seq)
+    seals BLOB DEFAULT x'00', nonce BLOB, PRIMARY KEY (session, seq)
 ) WITHOUT ROWID;
 INSERT INTO batches SELECT session, seq, count, link, data, CASE WHEN pruned AND count THEN x'' END, NULL
     FROM old_batches;
@@ -124,10 +124,28 @@ def executes(db: sqlite3.Connection) -> Execute:
     return lambda query, *values: db.execute(query, values).fetchall()
 
 
+OLD_WRITERS = {
+    "sessions": "NEW.records IS NULL AND NEW.start = zeroblob(16)",
+    "batches": "NEW.seals = x'00'",
+    "inbox": "NEW.checksum = x''",
+}
+"""How to tell a row that a process of format 1 or 2 writes: it leaves out columns that came later."""
+
+
 def _upgrade_logs(db: sqlite3.Connection) -> None:
     """What SQL alone cannot do: parents first, because the rows of erased sessions are then given their checksums."""
     fill_parents(executes(db))
     _seal_logs(db)
+    _refuse_old_writers(db)
+
+
+def _refuse_old_writers(db: sqlite3.Connection) -> None:
+    """Refuse the rows of processes that have the file open with format 1 or 2: these look at its format only once."""
+    text = "the file was upgraded by a newer Windlass: install that version and restart this process"
+    for table, old in OLD_WRITERS.items():
+        db.execute(
+            f"CREATE TRIGGER old_{table} BEFORE INSERT ON {table} WHEN {old} BEGIN SELECT RAISE(ABORT, '{text}'); END"
+        )
 
 
 def _seal_logs(db: sqlite3.Connection) -> None:
