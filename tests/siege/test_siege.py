@@ -1,4 +1,4 @@
-"""The log under siege: kills, stops, cuts, takeovers, cancels and double resumes over trees of agents, on both stores.
+"""The log under siege, on both stores: kills, stops, cuts, takeovers, cancels, double resumes of trees, and tampering.
 
 `make siege` is the whole, with a new seed each time; otherwise a few seconds with a fixed one.
 """
@@ -9,6 +9,8 @@ import asyncio
 import json
 import os
 import random
+import re
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -16,9 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from windlass import Completed, Suspended
+from windlass.errors import StoreError
 from windlass.messages import ToolCallPart
 from windlass.records import Answered, Asked, ModelReplied, Record, ToolCalled, ToolReturned, TurnEnded
 from windlass.testing import unpaired
@@ -31,6 +35,9 @@ SEED = int(os.environ.get("WINDLASS_SIEGE_SEED", "7"))
 SECONDS = 60 if WHOLE else 4
 RESUMES = 500 if WHOLE else 25
 """Double resumes on each of the two stores."""
+
+TAMPERINGS = 200 if WHOLE else 12
+"""How often the tables of a store are changed after its siege."""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -139,9 +146,93 @@ async def test_a_siege_leaves_every_promise_of_the_log_intact(tmp_path, address,
     agent = Site(tmp_path, random.Random(1)).agent("boss", store)
     for session in sessions:
         assert unpaired((await agent.state(session)).messages) == [], (session, with_seed)
+    assert await store.verify_store() == [], with_seed
     await store.close()
+    await tamper(address, random.Random(SEED))
     counts = {name: len(_lines(tmp_path / name)) for name in ("done", "refused", "broken", "effects", "answers")}
     sys.stdout.write(f"seed {SEED}, {noted(tmp_path / 'born')[0][0]} processes, {len(logs)} sessions: {counts}\n")
+
+
+async def tamper(address: str, dice: random.Random) -> None:
+    """Change what the siege has left, behind the store's back: `verify` and the next use see it each time."""
+    tables = Tables(address)
+    store = open_quickly(address)
+    agent = Site(Path(), dice).agent("clerk", store)
+    for number in range(TAMPERINGS):
+        rows = tables.batches()
+        changes = tables.changes(rows, dice)
+        session, what, queries = changes[number % len(changes)]
+        for query, values in queries:
+            tables.execute(query, *values)
+        with pytest.raises(StoreError, match=re.escape(repr(session))):
+            await store.verify(session)
+        with pytest.raises(StoreError):
+            await store.read(session)
+        if "//" not in session:
+            for use in (agent.run("1", session=session), agent.resume(session)):
+                with pytest.raises(StoreError):
+                    await use
+        tables.restore(session)
+        assert (await store.verify(session)).records, (session, what, f"with seed {SEED}")
+    assert await store.verify_store() == []
+    await store.close()
+    tables.close()
+
+
+class Tables:
+    """The tables of a store, for whoever changes them behind its back."""
+
+    def __init__(self, address: str) -> None:
+        if address.startswith("sqlite:///"):
+            self._db: Any = sqlite3.connect(address.removeprefix("sqlite:///"), isolation_level=None, timeout=60)
+            self._mark = "?"
+        else:
+            self._db = psycopg.connect(address, autocommit=True)
+            self._db.execute("SET search_path = windlass")
+            self._mark = "%s"
+        self._whole = self.batches()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def execute(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        done = self._db.execute(query.replace("?", self._mark), values)
+        return list(done.fetchall()) if done.description else []
+
+    def batches(self) -> list[tuple[Any, ...]]:
+        """Session, number, seq, count, link and data of all batches."""
+        return self.execute(
+            "SELECT id, session, seq, count, link, data FROM batches JOIN sessions ON session = number "
+            "WHERE status != 'erased' ORDER BY session, seq"
+        )
+
+    def changes(self, rows: list[tuple[Any, ...]], dice: random.Random) -> list[tuple[str, str, list[Any]]]:
+        """Ways to change a batch that was chosen at random: its session, what is done, and the statements."""
+        session, number, seq, count, link, data = dice.choice(rows)
+        where, at = "WHERE session = ? AND seq = ?", (number, seq)
+        other = dice.choice([row for row in rows if row[1:3] != at])
+        byte = dice.randrange(16)
+        flipped = link[:byte] + bytes([link[byte] ^ 1 << dice.randrange(8)]) + link[byte + 1 :]
+        return [
+            (session, "a bit of a link", [(f"UPDATE batches SET link = ? {where}", (flipped, *at))]),
+            (session, "a deleted batch", [(f"DELETE FROM batches {where}", at)]),
+            (session, "a count", [(f"UPDATE batches SET count = count + 1 {where}", at)]),
+            (session, "data cut short", [(f"UPDATE batches SET data = ? {where}", (data[: len(data) // 2], *at))]),
+            (session, "the batch of another place", [
+                (f"UPDATE batches SET count = ?, link = ?, data = ?, seals = NULL, nonce = NULL {where}",
+                 (*other[3:], *at)),
+            ]),
+            (session, "an inserted batch", [
+                ("INSERT INTO batches VALUES (?, ?, ?, ?, ?, NULL, NULL)", (number, 10**6, count, link, data)),
+            ]),
+        ]  # fmt: skip
+
+    def restore(self, session: str) -> None:
+        """Put the batches of a session back as the siege has left them."""
+        rows = [row for row in self._whole if row[0] == session]
+        self.execute("DELETE FROM batches WHERE session = ?", rows[0][1])
+        for row in rows:
+            self.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, NULL, NULL)", *row[1:])
 
 
 def _lines(path: Path) -> list[str]:

@@ -230,9 +230,12 @@ async def uses(store: Store, session: str) -> list[tuple[str, Any]]:
         "resume": lambda: agent.resume(session),
     }
     if session.startswith("tree/"):  # a sub-agent's, which is read when its parent is resumed
-        answers = {asked.id: Approve() for asked in (await agent.state("tree")).waiting}
-        works = {name: works[name] for name in ("read", "export", "approvals")}
-        works["resume"] = lambda: agent.resume("tree", answers=answers)
+
+        async def resume_parent() -> Any:
+            answers = {asked.id: Approve() for asked in (await agent.state("tree")).waiting}
+            return await agent.resume("tree", answers=answers)
+
+        works = {name: works[name] for name in ("read", "export", "approvals")} | {"resume": resume_parent}
     ends: list[tuple[str, Any]] = []
     for name, work in works.items():
         try:
