@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.servers.vendor import Vendor
 
 from windlass.cli import doctor, main
 from windlass.keys import VARIABLES
 from windlass.trust import trust
+
+from .terminals import Terminal
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +65,16 @@ def test_a_changed_trusted_file_is_named(home: Path):
     _, found = findings()
     assert found["trusted"][0]["state"] == "warn"
     assert str(home / "agent.toml") in found["trusted"][0]["text"]
+
+
+def test_a_spinner_shows_while_a_model_is_asked(home: Path, monkeypatch: pytest.MonkeyPatch):
+    with Vendor("OK").serving() as vendor:
+        monkeypatch.setenv("OPENAI_BASE_URL", vendor.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        with Terminal(home, "doctor", "--model", "openai-chat:m", rows=60, columns=200) as terminal:
+            terminal.shows("asks openai-chat:m").shows("openai-chat:m answers")
+            assert terminal.ends() == 0
+    assert "asks" not in terminal.screen
 
 
 def test_a_model_is_asked_only_if_it_is_named():

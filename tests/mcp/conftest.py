@@ -42,7 +42,10 @@ def npm() -> Path:
                 shutil.copy(SERVERS / name, CACHE / name)
             command = [BIN / "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
             path = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-            result = subprocess.run(command, cwd=CACHE, env=path, capture_output=True, text=True)
+            for _ in range(3):  # the network may fail for a moment
+                result = subprocess.run(command, cwd=CACHE, env=path, capture_output=True, text=True)
+                if not result.returncode:
+                    break
             if result.returncode:
                 if os.environ.get("WINDLASS_REQUIRE_NPM"):
                     raise RuntimeError(result.stderr)

@@ -21,7 +21,7 @@ from windlass.folders import data_folder
 from windlass.keys import VARIABLES, place_of
 from windlass.trust import is_trusted, trusted
 
-from .output import echo, echo_json
+from .output import echo, echo_json, working
 
 NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "ceph", "glusterfs")
 
@@ -172,7 +172,8 @@ def _model(name: str) -> Iterator[Finding]:
     from windlass import Agent
     from windlass.outcomes import Failed
 
-    result = Agent(name, max_steps=1).run_sync("Answer with OK.")
+    with working(f"asks {name}"):
+        result = Agent(name, max_steps=1).run_sync("Answer with OK.")
     if isinstance(result.outcome, Failed):
         error = result.outcome.error
         yield Finding(

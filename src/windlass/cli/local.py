@@ -7,7 +7,7 @@ import click
 from windlass.errors import WindlassError
 from windlass.models.local.weights import DEFAULT, KNOWN, found, install
 
-from .output import echo
+from .output import echo, working
 
 
 @click.group()
@@ -25,7 +25,8 @@ def install_(name: str) -> None:
     if name in KNOWN and found(KNOWN[name]) is None:
         echo(f"fetching {name}, about {KNOWN[name].size // 1_000_000} MB", err=True)
     try:
-        path = install(name)
+        with working(f"installs {name}"):
+            path = install(name)
     except WindlassError as error:
         raise click.ClickException(str(error)) from error
     echo(str(path))

@@ -77,6 +77,19 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+@contextmanager
+def working(text: str) -> Generator[None, None, None]:
+    """Show on a terminal, on stderr, that long work goes on in the block."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(stderr=True).status(Text(visible(text))):
+        yield
+
+
 # ---------------------------------------------------------------- errors
 
 

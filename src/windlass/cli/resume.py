@@ -12,7 +12,7 @@ from windlass._text import visible, visible_id
 from windlass.outcomes import Failed
 
 from .loading import ScopeFactory, agent_argument, make_scope, scope_option
-from .output import echo, wrap
+from .output import echo, working, wrap
 from .stores import report_errors, require_file
 
 
@@ -38,7 +38,8 @@ def resume(agent: Agent[Any, Any], session: str, scope: ScopeFactory | None, tak
             await agent.aclose()
             await agent.store.close()
 
-    result = report_errors(lambda: asyncio.run(work()))
+    with working("resumes"):
+        result = report_errors(lambda: asyncio.run(work()))
     name = visible_id(session)
     if isinstance(result.outcome, Failed):
         raise click.ClickException(f"{name}: {result.outcome.error.type}: {result.outcome.error.message}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -184,11 +184,41 @@ class Connection:
 
 @asynccontextmanager
 async def _http(server: Server) -> AsyncGenerator[Any, None]:
+    async def limit(response: httpx2.Response) -> None:
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        events = response.headers.get("content-type", "").startswith("text/event-stream")
+        response.stream = _Limited(response.stream, server, events=events)
+
+    hooks: dict[str, list[Any]] = {"response": [limit]}
+    timeout = httpx2.Timeout(30, read=300)
     async with (
-        httpx2.AsyncClient(headers=dict(server.headers), timeout=httpx2.Timeout(30, read=300)) as http,
+        httpx2.AsyncClient(headers=dict(server.headers), timeout=timeout, event_hooks=hooks) as http,
         streamable_http_client(server.url, http_client=http) as streams,
     ):
         yield streams
+
+
+class _Limited(httpx2.AsyncByteStream):
+    """The body of a response, which ends with an error if a message in it is too long."""
+
+    def __init__(self, body: httpx2.AsyncByteStream, server: Server, *, events: bool) -> None:
+        self._body = body
+        self._server = server
+        self._events = events
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size, before = 0, b""
+        async for piece in self._body:
+            size += len(piece)
+            recent, before = before + piece, piece[-3:]  # the end of an event may be in two pieces
+            if self._events and (end := max(recent.rfind(b"\n\n"), recent.rfind(b"\r\n\r\n"))) >= 0:
+                size = len(recent) - end  # the next event begins there
+            if size > self._server.max_message:
+                raise httpx2.ReadError(f"it sent a message of more than {self._server.max_message:,} bytes")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
 
 
 def _cause(error: BaseException) -> str:
