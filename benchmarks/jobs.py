@@ -357,7 +357,13 @@ async def context(seconds: float) -> dict[str, Any]:
     return found
 
 
-IMPORTS = {"empty": "pass", "hand": "import asyncio, json", "windlass": "import windlass"}
+HELP = """
+import contextlib, io
+from windlass.cli import main
+with contextlib.redirect_stdout(io.StringIO()):
+    main(["--help"], standalone_mode=False)
+"""
+IMPORTS = {"empty": "pass", "hand": "import asyncio, json", "windlass": "import windlass", "help": HELP}
 CHILD = """
 import time
 wall = time.perf_counter()

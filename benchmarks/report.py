@@ -136,6 +136,8 @@ def import_rows(found: Found) -> Iterator[Row]:
     yield Row("imports", "the process", cpu, figure=_ratio(cpu), bar=2.0)
     net = tuple(ms - found["empty"]["cpu"] for ms in cpu)
     yield Row("imports", "less an empty process", net, _pair(found, "wall"), net[0] / net[1])
+    shown = found["help"]
+    yield Row("imports", "windlass --help", (shown["cpu"], None), (shown["wall"], None), shown["cpu"], "ms", 150.0)
     rss = found["windlass"]["rss_mb"]
     yield Row("imports", f"VmRSS (hand loop {found['hand']['rss_mb']:.1f} MB)", figure=rss, unit="MB", bar=30.0)
 
