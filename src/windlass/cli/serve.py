@@ -18,7 +18,7 @@ from windlass.agent_files.references import CannotLoad
 
 from .loading import ScopeFactory, load_agent, scope_option
 from .output import echo
-from .stores import report_errors
+from .stores import report_errors, serve_until_stopped
 
 if TYPE_CHECKING:
     from windlass.server import Server
@@ -110,7 +110,7 @@ def _listen(server: Server, host: str, port: int, generated: str) -> None:
         echo(f"token {generated}", err=True)
     echo(f"listening on {address_of(listening)}", err=True)
     sys.stderr.flush()
-    asyncio.run(serve(server, listening))
+    serve_until_stopped(lambda: asyncio.run(serve(server, listening)))
 
 
 def _given_token(file: Path | None) -> str:

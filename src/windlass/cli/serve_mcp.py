@@ -14,7 +14,7 @@ from windlass.errors import ConfigError
 
 from .loading import ScopeFactory, agent_argument, make_scope, scope_option
 from .output import echo
-from .stores import report_errors
+from .stores import serve_until_stopped
 
 TOKEN = "WINDLASS_MCP_TOKEN"
 
@@ -55,7 +55,7 @@ def serve_mcp(agent: Agent[Any, Any], scope: ScopeFactory | None, http: bool, po
             await agent.store.close()
 
     agent.compile()
-    report_errors(lambda: asyncio.run(work()))
+    serve_until_stopped(lambda: asyncio.run(work()))
 
 
 def _tell(url: str, token: str | None) -> None:

@@ -87,6 +87,14 @@ def require_file(store: Store) -> None:
         raise click.ClickException(f"there is no store at {path}; name one with --store or WINDLASS_STORE")
 
 
+def serve_until_stopped(work: Callable[[], T]) -> T:
+    """Do the work of a server, which Ctrl-C ends: that is no error."""
+    try:
+        return report_errors(work)
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(130) from None
+
+
 def report_errors(work: Callable[[], T]) -> T:
     """Do some work, and turn errors of Windlass into messages for the user."""
     try:

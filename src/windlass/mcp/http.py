@@ -17,9 +17,9 @@ async def serve_http(server: MCPServer, *, port: int, token: str, ready: Callabl
     """Serve until the process is told to end. Port 0 takes a free port; `ready` gets the address."""
     import uvicorn
 
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((_HOST, port))
+    with socket.create_server(
+        (_HOST, port), backlog=2048
+    ) as listener:  # clients may connect as soon as `ready` is told
         taken = listener.getsockname()[1]
         hosts = [f"{name}:{taken}" for name in (_HOST, "localhost")]
         security = TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=[f"http://{host}" for host in hosts])
