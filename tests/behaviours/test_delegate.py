@@ -22,9 +22,12 @@ from windlass import (
     Deny,
     Failed,
     Halt,
+    Injected,
     ModelCall,
     ModelReplying,
+    Pipeline,
     Reject,
+    Says,
     StepStarting,
     Stopped,
     Suspended,
@@ -205,6 +208,107 @@ async def test_a_failed_child_is_a_result_that_says_so():
 
     assert (await with_tool(work).run("go")).outcome == Completed()
     assert isinstance(seen[0], Failed)
+
+
+async def test_the_model_reads_which_hook_failed_about_a_task_of_a_tool():
+    agent = with_tool(worker(kid()))
+
+    @agent.rewrite(Delegating)
+    def shorten(event: Delegating) -> None:
+        raise ValueError("no words")
+
+    result = await agent.run("go", session="s")
+    assert results(result) == [("Error: hook 'shorten' failed on Delegating; the log has the details", "error")]
+    [returned] = await records(agent, ToolReturned)
+    assert (returned.error.hook, "no words" in returned.error.message) == ("shorten", True)
+
+
+# ---------------------------------------------------------------- what hooks inject for the child
+
+
+def reading(seen: list[list[str]], *, waits: bool = False) -> Agent[Any, Any]:
+    """An agent that notes what its model reads, and may wait for a person in between."""
+
+    def reply(request: Any) -> Any:
+        seen.append([message.text for message in request.messages if message.role == "user"])
+        return calls("pay", n=1) if waits and len(request.messages) == 1 else says("fine")
+
+    agent = Agent(FunctionModel(reply), tools=[pay], name="kid")
+    agent.gate(ToolCalling, name="ask")(lambda event: Ask("may kid pay?"))
+    return agent
+
+
+def delegating_in(place: str, child: Agent[Any, Any]) -> Agent[Any, Any]:
+    """An agent that gives one task to another, in the background if the place is named so."""
+    if place in ("tool", "background"):
+        background: Any = place == "background"
+
+        @tool(effect="pure")
+        async def work(turn: Turn[Any]) -> str:
+            """Work."""
+            task: Any = await turn.delegate(child, "do it", background=background)
+            return str((await task.result()).text if background else task.text)
+
+        return with_tool(work, subagents=[child])
+    agent = Agent(ScriptedModel(calls("pay", n=2), says("done")), tools=[pay])
+    if place == "wrap":
+
+        @agent.wrap(ToolCall)
+        async def around(call: Any, call_next: Any, turn: Turn[Any]) -> Any:
+            await turn.delegate(child, "do it")
+            return await call_next(call)
+
+    else:
+
+        @agent.gate(TurnStarting if place == "opening" else ToolCalling)
+        async def gate(event: Any, turn: Turn[Any]) -> None:
+            await turn.delegate(child, "do it")
+
+    return agent
+
+
+@pytest.mark.parametrize("place", ["tool", "gate", "wrap", "opening", "background"])
+@pytest.mark.parametrize("durable", [False, True])
+async def test_what_hooks_inject_for_a_task_reaches_the_child_and_only_the_child(place: str, durable: bool):
+    seen: list[list[str]] = []
+    agent = delegating_in(place, reading(seen))
+    agent.inject(Delegating, name="hint")(lambda event: Injected("Ann likes tea.", durable=durable))
+    agent.inject(Delegating, name="other", agent="somebody")(lambda event: "Not for kid.")
+
+    @agent.hook(Delegating)
+    def says_more(event: Delegating) -> Says:
+        return Says(rewrite=event.task.replace(task="do it now"), inject="And cake.")
+
+    result = await agent.run("go", session="s")
+    assert result.outcome == Completed()
+    apart = ["do it nowAnd cake.", "Ann likes tea."]
+    assert seen == [apart if durable else ["".join(apart)]]
+    assert "Ann" not in repr(agent.model.requests)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("place", ["tool", "gate", "wrap", "opening"])
+@pytest.mark.parametrize("record", [True, False])
+async def test_what_hooks_inject_for_a_task_survives_a_suspension_of_the_child(place: str, record: bool):
+    seen: list[list[str]] = []
+    asked: list[str] = []
+    store = MemoryStore()
+
+    def hint(event: Delegating) -> Injected:
+        asked.append(event.task.task)
+        return Injected("Ann likes tea.", record=record)
+
+    def new_agent(model: Any = None) -> Agent[Any, Any]:
+        made = delegating_in(place, reading(seen, waits=True))
+        again = Agent(model or made.model, tools=made.tools.values(), store=store, pipeline=Pipeline().with_hooks(made))
+        again.inject(Delegating, name="hint")(hint)
+        return again
+
+    result = await new_agent().run("go", session="s")
+    model = ScriptedModel(*([calls("pay", n=2)] if place == "opening" else []), says("done"))
+    result = await new_agent(model).resume("s", answers={result.waiting_for[0].id: Approve()})
+    assert result.text == "done"
+    assert seen == [["do itAnn likes tea."]] * 2
+    assert asked == ["do it"] * (1 if record else 2)
 
 
 # ---------------------------------------------------------------- who judges the task

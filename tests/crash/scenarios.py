@@ -667,6 +667,7 @@ def delegated_by_hooks(world: World) -> Scenario:
     async def remember(event: TurnStarting, turn: Turn) -> str:
         return (await turn.delegate(remembering, "remember")).text
 
+    agent.inject(Delegating, name="hint")(lambda event: "Mind the gap.")
     return Scenario(agent)
 
 
@@ -675,6 +676,8 @@ def asked_while_a_turn_is_opened(world: World) -> Scenario:
     child = helper(world, "checker", calls("send", n=1), says("fine"))
     child.gate(ToolCalling, name="sure")(lambda event: Ask("sure?"))
     agent = Agent(world.model(calls("send", n=2), says("done")), tools=workshop(world), store=world.store)
+    agent.inject(Delegating, name="hint")(lambda event: Injected("Mind the gap.", durable=True))
+    agent.inject(Delegating, name="secret")(lambda event: Injected("Psst.", record=False))
 
     @agent.gate(TurnStarting)
     async def check(event: TurnStarting, turn: Turn) -> Any:
@@ -742,6 +745,7 @@ def in_the_background(world: World) -> Scenario:
     model = world.model(calls([("start", {}), ("send", {"n": 3})]), says("one"), calls("wait"), says("two"))
     approver = lambda asked: Approve(by="ann")  # noqa: E731
     made.append(Agent(model, tools=tools, store=world.store, subagents=[child], approvers=[approver]))
+    made[0].inject(Delegating, name="hint")(lambda event: "Mind the gap.")
     return Scenario(made[0], ["go", "and now?"])
 
 

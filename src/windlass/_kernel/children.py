@@ -55,6 +55,7 @@ from .ends_without_hooks import end_turn
 from .handing_over import (
     check_nesting,
     error_result,
+    inject_again,
     injected_for,
     is_about_task,
     judge_task,
@@ -245,6 +246,8 @@ class Children(Struct, eq=False):
         if known is None:
             child: Segment | None = await self._start_delegated(tool, asker, key, task, may_wait)
         else:
+            if self._questions.resumed:
+                await inject_again(self._site, self._injections, tool, asker, known.started)
             child = await self._find(tool, known, may_wait)
         if child is None:
             return None

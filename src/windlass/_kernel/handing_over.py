@@ -99,18 +99,11 @@ async def judge_task(
     task: str,
 ) -> Delegation | None:
     """What is handed over, if the hooks on `Delegating` let it; None if a person must answer first.
-    A hook does not meet its own task. Without `questions` nobody can be asked."""
+    Without `questions` nobody can be asked."""
     given = tool.delegation(task)
-    hooks = [
-        hook
-        for hook in site.hooks.all
-        if hook.event is Delegating and not any(hook is link for link in asker.chain)
-    ]
-    if not hooks:
+    passage = _passage(site, asker, key, given)
+    if passage is None:
         return given
-    turn: Turn[Any] = Turn(site, asker=asker)
-    about = question_of(site.session, key)
-    passage = Passage(Point(Delegating, hooks), Delegating(given, turn), site, about)
     rewritten: Delegation = (await passage.rewrite()).task
     if questions is None:
         verdict = await _judge_unasked(site, passage)
@@ -122,8 +115,32 @@ async def judge_task(
         site.journal.conclude(Stopped(StopReason.HALTED, verdict.reason), verdict.reply)
     if isinstance(verdict, Halt | Deny):
         raise not_started(tool.agent, verdict.reason)
-    await injections.inject_for_child(passage, f"{key}/t1")
+    await injections.inject_for_task(passage, f"{key}/t1")
     return rewritten
+
+
+async def inject_again(
+    site: Site, injections: Injections, tool: Delegate, asker: Asker, started: Delegated
+) -> None:
+    """On resume: hooks whose parts for a child are not in the log are asked once more."""
+    given = tool.delegation(started.task).replace(tools=started.tools)
+    passage = _passage(site, asker, started.key, given)
+    if passage is not None:
+        await injections.inject_for_child(passage, f"{started.key}/t1")
+
+
+def _passage(site: Site, asker: Asker, key: str, given: Delegation) -> Passage | None:
+    """The event of a task that a hook or tool gives; None if nobody listens. A hook does not meet its own."""
+    hooks = [
+        hook
+        for hook in site.hooks.all
+        if hook.event is Delegating and not any(hook is link for link in asker.chain)
+    ]
+    if not hooks:
+        return None
+    turn: Turn[Any] = Turn(site, asker=asker)
+    about = question_of(site.session, key)
+    return Passage(Point(Delegating, hooks), Delegating(given, turn), site, about)
 
 
 async def _judge_unasked(site: Site, passage: Passage) -> Any:
@@ -139,7 +156,7 @@ async def _judge_unasked(site: Site, passage: Passage) -> Any:
 
 def injected_for(site: Site, started: Delegated, session: str) -> tuple[Injected, ...]:
     """What was injected for a child when its task was judged, as parts of its turn."""
-    turn = site.journal.fold.turn
+    turn = site.journal.visible.turn
     items = (*(turn.injected if turn is not None else ()), *site.injected.unlogged)
     return tuple([item.replace(about=f"{session}/t1") for item in items if is_for(item, started)])
 

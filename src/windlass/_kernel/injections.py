@@ -177,7 +177,7 @@ class Injections(Struct, eq=False):
 
     async def inject_again(self, passage: Passage, about: str) -> None:
         """Ask hooks once more whose parts for this place are not in the log."""
-        turn, event = self._journal.fold.turn, passage.point.name
+        turn, event = self._journal.visible.turn, passage.point.name
         unlogged = {
             item.hook
             for item in (turn.injected if turn is not None else ())
@@ -186,6 +186,22 @@ class Injections(Struct, eq=False):
         if unlogged:
             again = await passage.inject(about, only=lambda hook: hook.name in unlogged)
             self._site.injected.add_unlogged(*[item for item in again if not item.durable])
+
+    async def inject_for_task(self, passage: Passage, about: str) -> None:
+        """What hooks inject for a child to which a hook or tool gives a task, unless the log has it: a process may have
+        died before the child was started."""
+        turn, event = self._journal.visible.turn, passage.point.name
+        told = {
+            item.hook
+            for item in (turn.injected if turn is not None else ())
+            if (item.event, item.about) == (event, about)
+        }
+        if told:
+            await self.inject_for_child(passage, about)
+        if passage.injects:
+            for item in await passage.inject(about, only=lambda hook: hook.name not in told):
+                if item.hook not in told:
+                    self.put(item)
 
     async def inject_for_child(self, passage: Passage, about: str) -> None:
         """Ask hooks once more whose parts for a child are not in the log, unless that was done."""

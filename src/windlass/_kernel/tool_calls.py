@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from windlass._hooks.dispatch import cancelled
+from windlass._hooks.dispatch import cancelled, failed_hook
 from windlass._hooks.merging import strictest
 from windlass.decisions import Allow, Answer, Ask, Deny, Finish, Halt
 from windlass.errors import (
@@ -409,6 +409,8 @@ def _error_text(error: Exception, call: ToolCall, tool: Tool[..., Any] | None) -
     """
     if isinstance(error, ToolError | SlotConflict):
         return f"Error: {text_of(error)}"
+    if isinstance(error, HookError) and error.event:
+        return f"Error: {failed_hook(error)}"
     if hook := raiser_of(error):
         return f"Error: wrap {hook!r} failed; the log has the details"
     if tool is not None and tool.show_errors:
