@@ -245,18 +245,25 @@ def class_text(place: str, kind: type) -> str:
         attributes_table(place, kind),
     ]
     methods = {inner: method for inner, method in callables(place, kind) if inner != place}
-    if of_store := [last(inner) for inner in methods if is_of_store(kind, last(inner))]:
-        names = ", ".join(f"`{name}`" for name in of_store)
-        parts.append(paragraph(f"It has the methods of [`Store`](../protocols/Store.md): {names}."))
+    of_store: list[str] = []
+    for port in STORES:
+        if named := [last(inner) for inner in methods if is_of_store(kind, last(inner), port)]:
+            names = ", ".join(f"`{name}`" for name in named)
+            parts.append(paragraph(f"It has the methods of [`{port}`](../protocols/{port}.md): {names}."))
+        of_store += named
     for inner, method in methods.items():
         if last(inner) not in of_store:
             parts.append(f"## {kind.__name__}.{last(inner)}\n\n{function_text(inner, method)}")
     return "".join(parts)
 
 
-def is_of_store(kind: type, name: str) -> bool:
-    """Whether it is a method of a store that the protocol describes, and that says nothing of its own."""
-    protocol = importlib.import_module("windlass.protocols").Store
+STORES = ("Store", "WorkStore")
+"""The protocols that describe stores."""
+
+
+def is_of_store(kind: type, name: str, port: str) -> bool:
+    """Whether it is a method of a store that this protocol describes, and that says nothing of its own."""
+    protocol = getattr(importlib.import_module("windlass.protocols"), port)
     return kind.__module__.startswith("windlass.stores") and name in vars(protocol) and not vars(kind)[name].__doc__
 
 
@@ -398,7 +405,8 @@ def own_text(place: str, thing: Any) -> str:
 def inherited_text(kind: type, name: str) -> str:
     """What a base class or the protocol of stores says about a member."""
     protocols = importlib.import_module("windlass.protocols")
-    for owner in (*kind.__mro__[1:], *([protocols.Store] if kind.__module__.startswith("windlass.stores") else [])):
+    ports = [getattr(protocols, port) for port in STORES] if kind.__module__.startswith("windlass.stores") else []
+    for owner in (*kind.__mro__[1:], *ports):
         if name in vars(owner) and (text := inspect.getdoc(vars(owner)[name])):
             return text
     return ""

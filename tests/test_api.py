@@ -29,6 +29,7 @@ PUBLIC = (
     "windlass.criteria",
     "windlass.decisions",
     "windlass.deltas",
+    "windlass.engines.pool",
     "windlass.errors",
     "windlass.evals",
     "windlass.evals.checks",

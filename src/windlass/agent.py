@@ -494,7 +494,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         `options` are those of `RunOptions`, for this turn only: `model`, `settings`, `criteria`, `tools`. They are
         recorded and also apply when the turn is resumed. No option removes a hook or a criterion of the agent.
         """
-        given = user(message) if type(message) is str else _user_message(message)
+        given = user(message) if type(message) is str else user_message(message)
         if session is not None:
             check_id(session)
         program = self._program or self._compile()
@@ -741,7 +741,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             found = await fold_in_slices(session, records)
             return Result(found.state, self._output, program.hooks.slots, None, records) if records else None
 
-        turns = BatchTurns(_user_message, run, resume, find)
+        turns = BatchTurns(user_message, run, resume, find)
         return Batch(inputs, turns, concurrency=concurrency, ordered=ordered, name=session, progress=progress)
 
     def watch(self, session: str, *, since: str | None = None) -> Watch:
@@ -895,7 +895,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         check_id(session)
         if not self._sessions.is_running(session):
             await self._records(session)
-        await self._sessions.put(session, os.urandom(8).hex(), "steer", _user_message(message))
+        await self._sessions.put(session, os.urandom(8).hex(), "steer", user_message(message))
 
     async def cancel(self, session: str, reason: str = "") -> bool:
         """Cancel the turn of a session, in whatever process it runs; return False if there is no turn to cancel.
@@ -1100,7 +1100,8 @@ async def _beside_the_loop(records: Sequence[Record], work: Callable[[], T]) -> 
     return work() if len(records) <= SLICE else await run_alone(work, "windlass-log")
 
 
-def _user_message(message: AnyMessage) -> Message:
+def user_message(message: AnyMessage) -> Message:
+    """A message of a user that opens a turn; raises `ConfigError` if it is not one."""
     if type(message) is not Message:
         message = as_message(message)
     try:
@@ -1118,7 +1119,7 @@ def _message_or_session(verb: str, message: AnyMessage | None, session: str | No
         raise ConfigError(f"{verb} needs a message, or a session to resume")
     if session is not None:
         check_id(session)
-    return None if message is None else _user_message(message)
+    return None if message is None else user_message(message)
 
 
 _TEXT: Output[Any] = Output(str)

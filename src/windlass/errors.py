@@ -25,6 +25,7 @@
      ├─ TurnCancelled                   the text of a cancelled turn was read (carries `reason`)
      ├─ SessionError
      │   ├─ SessionBusy                 a turn is running in that session
+     │   ├─ SessionDriven               an engine drives the session
      │   ├─ SessionConflict             another writer advanced the log
      │   ├─ SessionUnknown              there is no such session
      │   ├─ NotSuspended                there is nothing to resume
@@ -390,6 +391,13 @@ class SessionBusy(SessionError):
     """A turn is already running in the session.
 
     Wait for it, or create the agent with `busy="queue"` or `"steer"`.
+    """
+
+
+class SessionDriven(SessionError):
+    """An engine drives the session, so a plain `run` or `resume` is refused.
+
+    Use the engine's runner, or let it release the session.
     """
 
 

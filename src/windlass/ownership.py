@@ -32,12 +32,41 @@ class Claim(Value, frozen=True):
 class Ownership(Value, frozen=True):
     """The last pass over a session: its epoch, and the process that began it, if the pass has not ended.
 
-    `owner` names that process. `alive` says that it is another process, which still runs.
+    `owner` names that process. `alive` says that it is another process, which still runs. `engine` names the engine
+    that drives the session, if one does: other passes are then refused.
     """
 
     epoch: int = 0
     owner: str = ""
     alive: bool = False
+    engine: str = ""
+
+
+class Work(Value, frozen=True):
+    """A session that a worker has taken from the store, and the epoch of the pass that was begun for it.
+
+    An epoch of 0 says that no pass was begun: the session is that of an agent in the background, which begins its own.
+    """
+
+    session: str
+    epoch: int = 0
+
+
+QUEUED = "turn/"
+"""How the kind of an inbox entry begins that is a queued message: it opens a turn of its own, which a worker runs.
+
+The rest of the kind is the rank of the message, `0` to `9`, and the agent that it is for: `turn/4/clerk`.
+"""
+
+
+def queued_kind(agent: str, priority: int) -> str:
+    """The kind of a queued message. Of kinds of one agent, the one of the highest priority sorts first."""
+    return f"{QUEUED}{9 - priority}/{agent}"
+
+
+def queued_kinds(agent: str) -> list[str]:
+    """The kinds of all queued messages for an agent."""
+    return [queued_kind(agent, priority) for priority in reversed(range(10))]
 
 
 class Passes:

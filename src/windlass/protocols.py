@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from .deltas import AnyDelta
 from .logs import Batch, Log, SessionInfo, Verified
 from .messages import Message, ModelReply, ModelRequest
-from .ownership import Claim, Ownership, Passes
+from .ownership import Claim, Ownership, Passes, Work
 from .records import Asked, Record
 
 T = TypeVar("T")
@@ -250,6 +250,27 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Release the store's resources."""
+        ...
+
+
+@runtime_checkable
+class WorkStore(Store, Protocol):
+    """A durable store from which workers take sessions, in any number of processes."""
+
+    async def take_work(
+        self, agent: str, limit: int, *, except_for: Collection[str] = (), due: Sequence[str] = ()
+    ) -> Sequence[Work]:
+        """Take up to `limit` sessions of an agent that have work and that nobody works on, the most urgent first.
+
+        A pass of this process is begun for each of them, so that nobody else takes them. There is work in a session if
+        its turn runs although its process has ended, or was interrupted; if it waits for a person and an answer or a
+        cancel has come, or its question is `due`; or if a message is queued. No session is taken that is in
+        `except_for`, runs in this process, or is driven by an engine.
+        """
+        ...
+
+    async def assign(self, session: str, engine: str, *, former: str = "") -> str:
+        """Let an engine drive a session, unless another one than `former` does; returns the engine that does then."""
         ...
 
 

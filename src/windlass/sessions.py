@@ -26,7 +26,7 @@ from ._kernel.channel import Channel
 from ._kernel.child_program import check_edit
 from ._kernel.contracts import Emit
 from ._kernel.entry import Entry
-from ._kernel.inbox import cancel_reason
+from ._kernel.inbox import cancel_reason, steering_message
 from ._kernel.journal import Journal
 from ._kernel.loop import drive_wrapped
 from ._kernel.program import Program
@@ -53,7 +53,7 @@ from .masking import Mask
 from .messages import Message
 from .outcomes import error_value
 from .outputs import Output
-from .ownership import Claim, Ownership, Passes
+from .ownership import Claim, Ownership, Passes, Work, queued_kinds
 from .protocols import Store
 from .records import (
     Compacted,
@@ -71,9 +71,10 @@ from .records import (
 from .results import Result, count_asked
 from .run_options import GivenOptions, options_on_resume
 from .states import Fold, State, fold_in_slices, over
+from .stores.batches import column_text
 from .stores.refusals import busy as busy_elsewhere
 from .stores.refusals import described as describe_owner
-from .stores.refusals import taken_over
+from .stores.refusals import driven_by_engine, taken_over
 from .terms import with_answer
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ class TurnRequest(Struct, frozen=True):
     """A turn that is asked for: a message, or a session to resume. `emit` gets every state, `channel` the stream.
 
     For a message, the program that it comes with has the `options`. For a resume, they are what the caller passes.
+    `steering` is the key of an inbox entry whose message this is, of kind `inbox_kind`. `engine` is the engine that
+    asks for the turn.
     """
 
     session: str | None
@@ -115,6 +118,8 @@ class TurnRequest(Struct, frozen=True):
     steering: str | None = None
     takeover: bool = False
     options: GivenOptions | None = None
+    inbox_kind: str = "steer"
+    engine: str = ""
 
 
 class Sessions(Generic[OutputT]):
@@ -154,6 +159,30 @@ class Sessions(Generic[OutputT]):
                 return await self._steer_running(program, request.session, request, entered)
             else:
                 await self._wait_for_turn(entered, request)
+
+    async def work(self, program: Program, work: Work, scope: Any) -> Result[OutputT] | None:
+        """Do what there is to do in a session that a worker has taken; None if there is nothing to do.
+
+        Its turn is resumed, or its next queued message opens one.
+        """
+        running = RunningTurn(work.session, named=True)
+        if (occupant := self._store.passes.enter(work.session, running)) is not None:
+            await release(self._store, work.session, work.epoch)
+            raise Here(occupant).error(self._busy_error)
+        running.claim, running.claiming = Claim(work.session, work.epoch), True
+        try:
+            running.fold = await self._log(work.session)
+            running.mail = bool(await self._store.inbox(work.session, running.fold.inbox))
+            request: TurnRequest | None = TurnRequest(work.session, None, None, scope)
+            if over(running.fold):
+                request = await self._next_queued(program, running, scope)
+            if request is None:
+                await self._leave(running)
+                return None
+        except BaseException:
+            await self._leave(running)
+            raise
+        return await self._take_turn(program, request, running)
 
     async def _take_turn(self, program: Program, request: TurnRequest, running: RunningTurn) -> Result[OutputT]:
         """A turn, and what follows as long as approvers answer what it asks."""
@@ -214,6 +243,7 @@ class Sessions(Generic[OutputT]):
             request.steering,
             message is None,
             running.took_over,
+            request.inbox_kind,
         )
         segment = Segment(program, fold, entry, running.claim, channel=request.channel, mail=running.mail)
         running.begin(segment.journal, segment.cancellation)
@@ -252,6 +282,7 @@ class Sessions(Generic[OutputT]):
         program: Program | None = None,
         *,
         takeover: bool = False,
+        engine: str = "",
     ) -> RunningTurn | Occupant:
         """Enter a session, or return what occupies it: a turn in this process, or one in another.
 
@@ -260,7 +291,8 @@ class Sessions(Generic[OutputT]):
         may be writing.
         """
         running, passes = RunningTurn(session, named=True), self._store.passes
-        takeover = takeover or (request is not None and request.takeover)
+        if request is not None:
+            takeover, engine = takeover or request.takeover, request.engine
         if takeover:
             running.replaced = passes.replace(session, running)
         elif (occupant := passes.enter(session, running)) is not None:
@@ -271,6 +303,8 @@ class Sessions(Generic[OutputT]):
             if (former := running.former_at_work) is not None and not self._store.durable:
                 await run_in_loop(former.flush, former.loop_at_work)
             ownership = await self._store.ownership(session)
+            if ownership.engine != engine:
+                raise driven_by_engine(session, ownership.engine)
             if ownership.alive and not takeover:
                 await self._leave(running)
                 return Elsewhere(self._store, session, ownership.owner)
@@ -467,7 +501,7 @@ class Sessions(Generic[OutputT]):
             entered: RunningTurn | Occupant = occupant
             while True:
                 await entered.ended()
-                if (result := self._steering[key] or await self._steered(program, session, key)) is not None:
+                if (result := self._steering[key] or await self.steered(program, session, key)) is not None:
                     return result
                 entered = await self._enter(session, steered)
                 if isinstance(entered, RunningTurn):
@@ -479,7 +513,15 @@ class Sessions(Generic[OutputT]):
         finally:
             del self._steering[key]
 
-    async def _steered(self, program: Program, session: str, key: str) -> Result[OutputT] | None:
+    async def _next_queued(self, program: Program, running: RunningTurn, scope: Any) -> TurnRequest | None:
+        """The turn that the earliest queued message for this agent opens; None if there is no such message."""
+        kinds = queued_kinds(column_text(program.name))
+        for key, kind, data in await self._store.inbox(running.session, running.fold.inbox):
+            if kind in kinds and (message := steering_message(data)) is not None:
+                return TurnRequest(running.session, message, None, scope, steering=key, inbox_kind=kind)
+        return None
+
+    async def steered(self, program: Program, session: str, key: str) -> Result[OutputT] | None:
         """The result of the turn of another agent or process that took a message; None if none did."""
         records = await self._store.read(session)
         at = next((n for n, one in enumerate(records) if isinstance(one, InboxTaken) and one.key == key), len(records))
@@ -489,11 +531,11 @@ class Sessions(Generic[OutputT]):
         fold = await fold_in_slices(session, records[: end + 1])
         return Result(fold.state, self._output, program.hooks.slots, None, fold.written)
 
-    async def put(self, session: str, key: str, kind: str, data: Any) -> None:
-        """Put an entry into the inbox of a session, without secrets."""
+    async def put(self, session: str, key: str, kind: str, data: Any) -> bool:
+        """Put an entry into the inbox of a session, without secrets; False if the key already exists."""
         if self._mask is not None:
             data = self._mask.plain(msgspec.to_builtins(data))
-        await self._store.put(session, key, kind, data)
+        return await self._store.put(session, key, kind, data)
 
     # ------------------------------------------------------------ approvers
 
@@ -503,7 +545,7 @@ class Sessions(Generic[OutputT]):
         while result.waiting_for:
             answers, failures = await self.ask_approvers(program, result, asked, request.scope)
             if failures:
-                result = await self._note(program, result, failures, request.scope)
+                result = await self._note(program, result, failures, request)
             further = await self._answer(program, request, result.session_id, answers) if answers else None
             if further is None:
                 break
@@ -545,8 +587,10 @@ class Sessions(Generic[OutputT]):
         self, program: Program, request: TurnRequest, session: str, answers: dict[str, list[AnyResolution]]
     ) -> Result[OutputT] | None:
         """Resume with the answers of approvers. None if the session goes on, or went on, without them."""
-        while isinstance(entered := await self._enter(session), RunningTurn):
-            resumed = TurnRequest(session, None, answers, request.scope, None, request.emit, request.channel)
+        resumed = TurnRequest(
+            session, None, answers, request.scope, None, request.emit, request.channel, engine=request.engine
+        )
+        while isinstance(entered := await self._enter(session, engine=request.engine), RunningTurn):
             try:
                 return await self._pass(program, resumed, entered)
             except NotSuspended:
@@ -561,15 +605,15 @@ class Sessions(Generic[OutputT]):
         return None
 
     async def _note(
-        self, program: Program, result: Result[OutputT], facts: Sequence[Record], scope: Any
+        self, program: Program, result: Result[OutputT], facts: Sequence[Record], request: TurnRequest
     ) -> Result[OutputT]:
         """Add facts to the log of a suspended session. If they cannot be written there, the Python log has them."""
         session = result.session_id
         for fact in facts:
             log.warning("session %r: %r", session, fact)
         try:
-            async with self.alone(session) as running:
-                journal = _journal(program, running, scope)
+            async with self.alone(session, engine=request.engine) as running:
+                journal = _journal(program, running, request.scope)
                 for fact in facts:
                     journal.record(fact)
                 state = await journal.settle()
@@ -580,9 +624,11 @@ class Sessions(Generic[OutputT]):
     # ------------------------------------------------------------ other passes
 
     @asynccontextmanager
-    async def alone(self, session: str, *, takeover: bool = False) -> AsyncGenerator[RunningTurn, None]:
+    async def alone(
+        self, session: str, *, takeover: bool = False, engine: str = ""
+    ) -> AsyncGenerator[RunningTurn, None]:
         """A pass over a session that no caller of `run` has asked for. A busy session is refused, or taken over."""
-        entered = await self._enter(session, takeover=takeover)
+        entered = await self._enter(session, takeover=takeover, engine=engine)
         if not isinstance(entered, RunningTurn):
             raise entered.error(self._busy_error)
         try:

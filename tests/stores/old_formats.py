@@ -66,6 +66,10 @@ CREATE TABLE pipelines (digest TEXT PRIMARY KEY, data BYTEA NOT NULL);
 """
 
 
+BEFORE_ENGINES = ("DROP INDEX owned", "DROP INDEX unfinished", "ALTER TABLE sessions DROP COLUMN engine")
+"""Statements that take back what format 6 added."""
+
+
 class OldBatch(NamedTuple):
     """A batch of format 2, maybe pruned."""
 

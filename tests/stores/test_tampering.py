@@ -394,6 +394,7 @@ EDITS: dict[str, tuple[str, Callable[[Any], Sequence[Any]]]] = {
     "sessions.start": ("", lambda value: (b"", bytes(16), b"x" * 16) if value else (bytes(16), b"x" * 16)),
     "sessions.owner": ("", lambda value: ("odd", "00000000000000ff:1@nowhere")),
     "sessions.epoch": ("", _numbers),
+    "sessions.engine": ("", lambda value: ("odd", "") if value else ("odd",)),
     "sessions.claim": ("", lambda value: (b"", bytes(16)) if value else (bytes(16),)),
     "sessions.checksum": ("", lambda value: (None, bytes(16)) if value else (b"", bytes(16))),
     "batches.session": ("count > 0", lambda value: (value + 20,)),
@@ -615,7 +616,14 @@ def test_a_deleted_row_is_detected_by_the_next_use_that_reads_it(place):
 
 
 @pytest.mark.parametrize(
-    "edit", ["epoch = epoch + 1", "epoch = epoch - 1", "owner = 'odd'", "owner = '00000000000000ff:1@nowhere'"]
+    "edit",
+    [
+        "epoch = epoch + 1",
+        "epoch = epoch - 1",
+        "owner = 'odd'",
+        "owner = '00000000000000ff:1@nowhere'",
+        "engine = 'odd'",
+    ],
 )
 def test_a_changed_owner_or_epoch_is_detected_by_the_next_pass(place, edit):
     async def check() -> None:
@@ -626,10 +634,10 @@ def test_a_changed_owner_or_epoch_is_detected_by_the_next_pass(place, edit):
             agent.run("talk", session="talk"), agent.resume("asks"), agent.run("talk", session="asks"),
             agent.run("talk", session="talk", takeover=True), store.ownership("talk"), store.verify("talk"),
         ):  # fmt: skip
-            with pytest.raises(StoreError, match=r"session '(talk|asks)': its owner or epoch was changed"):
+            with pytest.raises(StoreError, match=r"session '(talk|asks)': its owner, epoch or engine was changed"):
                 await work
         length = len(await store.read("talk"))
-        with pytest.raises(StoreError, match="its owner or epoch was changed"):
+        with pytest.raises(StoreError, match="its owner, epoch or engine was changed"):
             await store.append("talk", (), length, Claim("talk", 7, begins=True))
         await agent.aclose()
 

@@ -19,7 +19,7 @@ from windlass.records import Injected, MessageAdded, Record, SessionOpened, Turn
 from windlass.stores.postgres import PostgresStore
 from windlass.stores.sqlite import SQLiteStore
 
-from .old_formats import OldBatch, old_postgres, old_rows, old_sqlite
+from .old_formats import BEFORE_ENGINES, OldBatch, old_postgres, old_rows, old_sqlite
 
 BEGIN: list[Record] = [
     SessionOpened(agent="checker", at=10.0),
@@ -152,12 +152,30 @@ async def test_an_old_store_is_not_opened_with_a_key(old):
 # ---------------------------------------------------------------- format 4
 
 
+async def test_a_store_of_format_5_gains_engines_when_it_is_opened(old):
+    store = old.open()
+    await store.append("s", BEGIN, 0, Claim("s", 1, begins=True))
+    await store.close()
+    for statement in BEFORE_ENGINES:
+        old.execute(statement)
+    old.set_version(5)
+    store = old.open()
+    assert (await store.ownership("s")).engine == ""
+    assert await store.assign("s", "e") == "e"
+    assert (await store.ownership("s")).engine == "e"
+    await store.verify("s")
+    assert await store.verify_store() == []
+    await store.close()
+
+
 async def test_a_store_of_format_4_misses_deleted_sessions_and_changed_claims_when_it_was_opened(old):
     store = old.open()
     await store.append("s", BEGIN, 0, Claim("s", 1, begins=True))
     await store.append("idle", BEGIN, 0)
     await store.close()
     old.execute("DELETE FROM tallies WHERE kind = 'sessions'")
+    for statement in BEFORE_ENGINES:
+        old.execute(statement)
     old.execute("ALTER TABLE sessions DROP COLUMN claim")
     old.set_version(4)
     store = old.open()
@@ -166,7 +184,7 @@ async def test_a_store_of_format_4_misses_deleted_sessions_and_changed_claims_wh
     for name in ("s", "idle"):
         await store.verify(name)
     old.execute("UPDATE sessions SET epoch = 7 WHERE id = 's'")
-    with pytest.raises(StoreError, match="session 's': its owner or epoch was changed"):
+    with pytest.raises(StoreError, match="session 's': its owner, epoch or engine was changed"):
         await store.verify("s")
     old.execute("DELETE FROM sessions WHERE id = 'idle'")
     with pytest.raises(StoreError, match="the row of session 'idle' was deleted"):

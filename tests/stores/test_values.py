@@ -260,7 +260,10 @@ async def _make_old(durable: Durable) -> None:
     await store.close()
     for table in ("storage", "storage_ids", "tallies"):
         durable.sql(f"DROP TABLE {table}")
-    durable.sql("ALTER TABLE sessions DROP COLUMN claim")
+    from tests.stores.old_formats import BEFORE_ENGINES  # this file is also run as a program
+
+    for statement in (*BEFORE_ENGINES, "ALTER TABLE sessions DROP COLUMN claim"):
+        durable.sql(statement)
     durable.sql("PRAGMA user_version = 3" if durable.address.startswith("sqlite") else "UPDATE format SET version = 3")
 
 

@@ -18,8 +18,9 @@ class Entry(Struct, frozen=True):
     and slots.
 
     An `ephemeral` session has no name of its own and ends with the turn. `steering` is the inbox
-    key of a message that no turn has taken. `resumed` says that the log may hold what this pass
-    would do otherwise. `took_over` names the process from which the session was taken over.
+    key of a message that no turn has taken, and `inbox_kind` its kind there. `resumed` says that
+    the log may hold what this pass would do otherwise. `took_over` names the process from which the
+    session was taken over.
     """
 
     message: Message | None = None
@@ -30,3 +31,4 @@ class Entry(Struct, frozen=True):
     steering: str | None = None
     resumed: bool = False
     took_over: str = ""
+    inbox_kind: str = "steer"

@@ -18,6 +18,7 @@ from windlass._hooks.runs import SKIPPED
 from windlass.errors import StaleAnswer
 from windlass.messages import Message, Usage, as_message, user
 from windlass.outcomes import Cancelled
+from windlass.ownership import QUEUED
 from windlass.protocols import Store
 from windlass.records import (
     Answered,
@@ -55,16 +56,18 @@ class Inbox(Struct, eq=False):
         meant for.
 
         Whether a message was added. Entries that come after this are announced by the next commit.
-        An entry of another kind is taken and has no effect: otherwise it would end every turn from
-        here on.
+        A queued message waits for a turn of its own. An entry of another kind is taken and has no
+        effect: otherwise it would end every turn from here on.
         """
         journal, added = self._journal, False
         journal.take_mail()
         for key, kind, data in await journal.program.store.inbox(
             journal.fold.session, journal.fold.inbox
         ):
+            if kind.startswith(QUEUED):
+                continue
             taken = InboxTaken(key, kind)
-            if kind == "steer" and (message := _steering(data)) is not None:
+            if kind == "steer" and (message := steering_message(data)) is not None:
                 added = await self._add(message, "steering", taken) or added
             elif kind == BACKGROUND and (result := background_result(journal.fold, data)):
                 records = (taken, Charged("", result.session, result.usage))
@@ -242,7 +245,7 @@ def _failed(data: Any) -> HookFailed | None:
         return None
 
 
-def _steering(data: Any) -> Message | None:
+def steering_message(data: Any) -> Message | None:
     """The message that steers the turn; None if it is not a message of a user."""
     try:
         message = msgspec.convert(data, Message) if isinstance(data, dict) else as_message(data)

@@ -182,7 +182,7 @@ class TurnStart(Struct, eq=False):
         if self._cancellation.stop is not None:
             self._cancellation.note()
         if entry.steering is not None:
-            journal.record(InboxTaken(entry.steering, "steer"))
+            journal.record(InboxTaken(entry.steering, entry.inbox_kind))
         if entry.slots and not was_opening:
             self._take_slots()
         for record in written:

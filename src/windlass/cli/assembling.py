@@ -190,6 +190,15 @@ def _stored(agent: Agent[Any, Any], choice: Choice) -> Assembled:
         return Assembled(agent, None)
 
 
+def shared_agent(target: str, store: str | None) -> Assembled:
+    """An agent that the user names, with a store that processes share: its own, or the one that the user names."""
+    agent = _loaded(load_agent, target, "MODULE:AGENT")
+    address = store or os.environ.get("WINDLASS_STORE")
+    if isinstance(agent.store, MemoryStore) and address is None:
+        raise click.UsageError("name the store that the processes share: --store sqlite:///FILE or postgresql://…")
+    return report_errors(lambda: _stored(agent, Choice(store=store)))
+
+
 def read_capability(text: str) -> Capability:
     """The capability of `'name key=value …'`. A value is JSON, or else a text."""
     try:

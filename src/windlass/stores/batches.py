@@ -167,7 +167,7 @@ def change_of(records: Sequence[Record]) -> Change | None:
     return change
 
 
-def _column_text(text: str) -> str:
+def column_text(text: str) -> str:
     """The beginning of a text, without lone surrogates and NUL: text columns reject them."""
     return text[:200].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
@@ -178,18 +178,18 @@ def is_column_text(text: str) -> bool:
 
 
 def _opened(change: Change, record: SessionOpened) -> None:
-    change.agent, change.at, change.status = _column_text(record.agent), record.at, "open"
+    change.agent, change.at, change.status = column_text(record.agent), record.at, "open"
     change.parent = record.parent if is_column_text(record.parent) else None
 
 
 def _imported(change: Change, record: HistoryImported) -> None:
-    change.agent, change.at, change.status = _column_text(record.agent), record.at, "open"
+    change.agent, change.at, change.status = column_text(record.agent), record.at, "open"
     first = [message.text for message in record.messages if message.role == "user"]
-    change.title, change.ends = _column_text(first[0]) if first else None, True
+    change.title, change.ends = column_text(first[0]) if first else None, True
 
 
 def _started(change: Change, record: TurnStarted) -> None:
-    change.title, change.at, change.status = change.title or _column_text(record.message.text), record.at, "running"
+    change.title, change.at, change.status = change.title or column_text(record.message.text), record.at, "running"
     change.ends = False
 
 

@@ -123,7 +123,7 @@ class Stored(NamedTuple):
 
     `row` has status, agent, title, parent, started and updated, and is None if there is no such session; `asks` have id
     and data; `inbox` key, kind, position, taken, data and checksum; `cursors` reader, position and checksum; `tallies`
-    kind, count and checksum; `claim` owner, epoch and checksum.
+    kind, count and checksum; `claim` owner, epoch, engine and checksum.
     """
 
     log: Sequence[Sequence[Any]]
@@ -132,7 +132,7 @@ class Stored(NamedTuple):
     inbox: Sequence[Sequence[Any]] = ()
     cursors: Sequence[Sequence[Any]] = ()
     tallies: Sequence[Sequence[Any]] = ()
-    claim: Sequence[Any] = ("", 0, b"")
+    claim: Sequence[Any] = ("", 0, "", b"")
 
 
 LOG: LiteralString = (
@@ -144,13 +144,14 @@ LOG: LiteralString = (
 
 def read_stored(execute: Execute, session: str) -> Stored:
     """All that the tables have of a session."""
-    rows = execute(f"SELECT number, owner, epoch, claim, {', '.join(_COLUMNS)} FROM sessions WHERE id = ?", session)
+    columns = ", ".join(("number", "owner", "epoch", "engine", "claim", *_COLUMNS))
+    rows = execute(f"SELECT {columns} FROM sessions WHERE id = ?", session)
     log = execute(f"{LOG} WHERE id = ? ORDER BY seq", session)
     if not rows:
         check_absent(execute, session)
         return Stored(log, None)
-    number, *claim = rows[0][:4]
-    row = rows[0][4:]
+    number, *claim = rows[0][:5]
+    row = rows[0][5:]
     if row[0] == "erased":
         return Stored(log, None, claim=claim)
     inbox = "SELECT key, kind, position, taken, data, checksum FROM inbox WHERE session = ? ORDER BY position"

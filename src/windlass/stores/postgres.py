@@ -7,14 +7,15 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from windlass.errors import ConfigError, SessionConflict, StoreError
+from windlass.errors import ConfigError, SessionBusy, SessionConflict, StoreError
 from windlass.ids import check_id
 from windlass.logs import Batch, Log, SessionInfo, Verified
-from windlass.ownership import Claim, Ownership, Passes
+from windlass.ownership import Claim, Ownership, Passes, Work
 from windlass.records import Asked, Record, encode
 
 from .batches import Change, change_of, decode_batches, lines_of, pack
@@ -56,6 +57,7 @@ from .sharing import Lease, call_after_fork
 from .tables import store_problems
 from .tallies import begin_row, count_row, tally_checksum
 from .values import value_problems
+from .work import Candidate, Dialect, find_work
 
 if TYPE_CHECKING:
     from typing import LiteralString
@@ -77,6 +79,7 @@ class _Row(NamedTuple):
     head: bytes
     owner: str
     epoch: int
+    engine: str
     claim: bytes
 
 
@@ -224,8 +227,8 @@ class PostgresStore:
         if mine is not None and mine.records == expected and mine.link != row.head:
             raise SessionConflict(f"session {session!r} was taken over by another process", session=session)
 
-    def _append_nothing(self, db: Connection, appending: _Appending) -> bool:
-        """An append without records, which may begin a pass."""
+    def _append_nothing(self, db: Connection, appending: _Appending, *, again: bool = True) -> bool:
+        """An append without records, which may begin a pass; with `again`, one that was begun already."""
         session, claim = appending.session, appending.claim
         begins = claim is not None and claim.begins
         if begins and not appending.expected:
@@ -237,7 +240,7 @@ class PostgresStore:
             raise conflict(session, found, appending.expected)
         if row is not None and begins:
             self._owner.get().take()
-            owner, epoch = self._check_claim(db, row, session, claim, again=True)
+            owner, epoch = self._check_claim(db, row, session, claim, again)
             checksum = self._claim_checksum(row, session, owner, epoch)
             query = "UPDATE sessions SET owner = %s, epoch = %s, claim = %s WHERE number = %s"
             db.execute(query, (owner, epoch, checksum, row.number))
@@ -247,18 +250,23 @@ class PostgresStore:
 
     async def ownership(self, session: str) -> Ownership:
         def work(db: Connection) -> Ownership:
-            row = db.execute("SELECT owner, epoch, claim FROM sessions WHERE id = %s", (session,)).fetchone()
+            query: LiteralString = "SELECT owner, epoch, engine, claim FROM sessions WHERE id = %s"
+            row = db.execute(query, (session,)).fetchone()
             if row is None:
                 return Ownership()
             check_claimed(self.chain, session, *row)
-            return Ownership(row[1], row[0], self._is_alive(db, row[0]))
+            return Ownership(row[1], row[0], self._is_alive(db, row[0]), row[2])
 
         return await self._server.get().look(work)
 
     async def release(self, session: str, epoch: int) -> None:
-        query: LiteralString = "UPDATE sessions SET owner = '', claim = %s WHERE id = %s AND epoch = %s AND owner = %s"
-        row = (claim_checksum(self.chain, session, "", epoch), session, epoch, self._owner.get().name)
-        await self._write(lambda db: db.execute(query, row).rowcount)
+        await self._write(lambda db: self._release(db, session, epoch))
+
+    def _release(self, db: Connection, session: str, epoch: int) -> None:
+        row = _locked(db, session)
+        if row is not None and (row.owner, row.epoch) == (self._owner.get().name, epoch):
+            query: LiteralString = "UPDATE sessions SET owner = '', claim = %s WHERE number = %s"
+            db.execute(query, (claim_checksum(self.chain, session, "", epoch, row.engine), row.number))
 
     def _is_alive(self, db: Connection, name: str) -> bool:
         return name != "" and self._owner.get().is_alive(name, lambda number: is_held_by_server(db, number))
@@ -273,7 +281,7 @@ class PostgresStore:
         if claim is None or session != claim.root:
             return row.owner, row.epoch
         if claim.begins:
-            check_claimed(self.chain, session, row.owner, row.epoch, row.claim)
+            check_claimed(self.chain, session, row.owner, row.epoch, row.engine, row.claim)
         mine = self._owner.get().name
         made = again and (row.owner, row.epoch) == (mine, claim.epoch)
         if row.epoch != claim.epoch - claim.begins and not made:
@@ -286,7 +294,58 @@ class PostgresStore:
         """The checksum that a batch leaves in its session's row. Most batches change neither owner nor epoch."""
         if (owner, epoch) == (row.owner, row.epoch):
             return row.claim
-        return claim_checksum(self.chain, session, owner, epoch)
+        return claim_checksum(self.chain, session, owner, epoch, row.engine)
+
+    # ------------------------------------------------------------ work for workers
+
+    async def take_work(
+        self, agent: str, limit: int, *, except_for: Collection[str] = (), due: Sequence[str] = ()
+    ) -> Sequence[Work]:
+        def look(db: Connection) -> list[Candidate]:
+            most = limit + len(except_for) + len(self.passes.all())
+            return find_work(executes(db), _DIALECT, partial(self._is_alive, db), agent, due, most)
+
+        server = self._server.get()
+        found = [one for one in await server.look(look) if self._is_free(one, except_for)][:limit]
+        return await server.write(lambda db: self._take_work(db, found), repeatable=False) if found else ()
+
+    def _is_free(self, candidate: Candidate, except_for: Collection[str]) -> bool:
+        return candidate.session not in except_for and self.passes.get(candidate.session) is None
+
+    def _take_work(self, db: Connection, found: Sequence[Candidate]) -> list[Work]:
+        """Begin a pass for each session whose row no other worker has locked, and that nobody has begun one for."""
+        for session in sorted([one.session for one in found if not one.epoch and not one.records]):
+            _insert(db, self.chain, session, time.time())
+        query: LiteralString = "SELECT id FROM sessions WHERE id = ANY(%s) ORDER BY id FOR UPDATE SKIP LOCKED"
+        free = {session for (session,) in db.execute(query, ([one.session for one in found],)).fetchall()}
+        taken: list[Work] = []
+        for session, records, epoch, background in found:
+            if session not in free:
+                continue
+            if background:
+                taken.append(Work(session))
+                continue
+            with suppress(SessionBusy, SessionConflict):
+                claim = Claim(session, epoch + 1, begins=True)
+                self._append_nothing(db, _Appending(session, (), records, claim), again=False)
+                taken.append(Work(session, epoch + 1))
+        return taken
+
+    async def assign(self, session: str, engine: str, *, former: str = "") -> str:
+        return await self._write(lambda db: self._assign(db, session, engine, former))
+
+    def _assign(self, db: Connection, session: str, engine: str, former: str) -> str:
+        if (row := _locked(db, session)) is None:
+            check_absent(executes(db), session)
+            _insert(db, self.chain, session, time.time())
+        row = _existing(db, session, 0)
+        check_claimed(self.chain, session, row.owner, row.epoch, row.engine, row.claim)
+        if row.engine not in ("", former, engine):
+            return row.engine
+        checksum = claim_checksum(self.chain, session, row.owner, row.epoch, engine)
+        query: LiteralString = "UPDATE sessions SET engine = %s, claim = %s WHERE number = %s"
+        db.execute(query, (engine, checksum, row.number))
+        return engine
 
     # ------------------------------------------------------------ the log, read
 
@@ -518,6 +577,7 @@ class PostgresStore:
 
 _LOCKED = "FOR UPDATE"
 _UNIQUE_VIOLATION = "23505"
+_DIALECT = Dialect("split_part({0}, '//', 1)", "NOT taken")
 _MAX = 2**62
 """More records than a log can have."""
 
@@ -544,7 +604,7 @@ class _Appending:
 
 def _locked(db: Connection, session: str) -> _Row | None:
     """A session's row, locked until the transaction ends."""
-    query = "SELECT number, status, records, head, owner, epoch, claim FROM sessions WHERE id = %s FOR UPDATE"
+    query = "SELECT number, status, records, head, owner, epoch, engine, claim FROM sessions WHERE id = %s FOR UPDATE"
     row = db.execute(query, (session,)).fetchone()
     return None if row is None else _Row(*row)
 

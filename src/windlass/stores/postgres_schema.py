@@ -21,7 +21,7 @@ from .upgrading import check_fingerprint, sealed_rows
 if TYPE_CHECKING:
     from .postgres_server import Connection, Settings
 
-VERSION = 5
+VERSION = 6
 VALUES = b"""
 CREATE TABLE storage (
     name BYTEA NOT NULL, key BYTEA NOT NULL, data BYTEA NOT NULL, expires DOUBLE PRECISION, checksum BYTEA NOT NULL,
@@ -35,6 +35,10 @@ CREATE TABLE storage_ids (
 CREATE INDEX expiring_ids ON storage_ids (expires) WHERE expires IS NOT NULL;
 """
 TALLIES = TABLE.format(bytes="BYTEA").encode()
+OWNERS = b"""
+CREATE INDEX owned ON sessions (owner) WHERE owner != '';
+CREATE INDEX unfinished ON sessions (owner) WHERE status = 'running';
+"""
 SCHEMA = (
     rb"""
 CREATE TABLE format (version INTEGER NOT NULL);
@@ -45,7 +49,7 @@ CREATE TABLE sessions (
     records BIGINT NOT NULL DEFAULT 0, head BYTEA NOT NULL, epoch BIGINT NOT NULL DEFAULT 0,
     parent TEXT COLLATE "C" NOT NULL DEFAULT '', owner TEXT NOT NULL DEFAULT '',
     start BYTEA NOT NULL DEFAULT '\x00000000000000000000000000000000', checksum BYTEA,
-    claim BYTEA NOT NULL DEFAULT ''
+    claim BYTEA NOT NULL DEFAULT '', engine TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX children ON sessions (parent) WHERE parent != '';
 CREATE TABLE batches (
@@ -73,6 +77,7 @@ CREATE TABLE settings (name TEXT PRIMARY KEY, value BYTEA NOT NULL);
 """
     + VALUES
     + TALLIES
+    + OWNERS
 )
 MIGRATIONS: dict[int, bytes] = {
     1: b"UPDATE inbox SET data = '' WHERE taken",
@@ -99,6 +104,7 @@ ALTER TABLE pipelines ALTER COLUMN checksum DROP DEFAULT;
 """,
     3: VALUES + TALLIES,
     4: b"ALTER TABLE sessions ADD COLUMN claim BYTEA NOT NULL DEFAULT ''",
+    5: b"ALTER TABLE sessions ADD COLUMN engine TEXT NOT NULL DEFAULT '';" + OWNERS,
 }
 """The SQL that upgrades each version to the next.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windlass.errors import SessionBusy, SessionConflict
+from windlass.errors import SessionBusy, SessionConflict, SessionDriven
 
 
 def described(name: str) -> str:
@@ -23,6 +23,17 @@ def busy(session: str, owner: str) -> SessionBusy:
 def busy_here(session: str) -> SessionBusy:
     """The error for a session that this process is working on."""
     return SessionBusy(f"a turn of session {session!r} is running in this process; wait for it", session=session)
+
+
+def driven_by_engine(session: str, engine: str) -> SessionDriven:
+    """The error for a pass that is not the engine's."""
+    if not engine:
+        return SessionDriven(f"no engine drives session {session!r} any more; nothing was written", session=session)
+    return SessionDriven(
+        f"the engine {engine!r} drives session {session!r}: send messages, answers and cancels through its runner, "
+        "such as windlass.engines.temporal.TemporalRunner, or give the session back with its `release`",
+        session=session,
+    )
 
 
 def taken_over(session: str, root: str) -> SessionConflict:

@@ -46,24 +46,27 @@ def count_session(execute: Execute, chain: Chain, session: str) -> None:
 # ---------------------------------------------------------------- the claim in a row
 
 
-def claim_checksum(chain: Chain, session: str, owner: str, epoch: int) -> bytes:
-    """The checksum of the owner and the epoch in a session's row. A row that nobody ever claimed has an empty one."""
-    return chain.checksum("claim", session, owner, epoch)
+def claim_checksum(chain: Chain, session: str, owner: str, epoch: int, engine: str = "") -> bytes:
+    """The checksum of the owner, the epoch and the engine in a session's row.
+
+    A row that nobody ever claimed has an empty one.
+    """
+    return chain.checksum("claim", session, owner, epoch, *([engine] if engine else ()))
 
 
-def check_claimed(chain: Chain, session: str, owner: Any, epoch: Any, checksum: Any) -> None:
-    """Raise `StoreError` if the owner or the epoch in a session's row was changed."""
+def check_claimed(chain: Chain, session: str, owner: Any, epoch: Any, engine: Any, checksum: Any) -> None:
+    """Raise `StoreError` if the owner, the epoch or the engine in a session's row was changed."""
     try:
         if checksum == b"":
-            if (owner, epoch) == ("", 0):
+            if (owner, epoch, engine) == ("", 0, ""):
                 return
-        elif claim_checksum(chain, session, owner, epoch) == checksum:
+        elif claim_checksum(chain, session, owner, epoch, engine) == checksum:
             return
     except ODD:
         pass
     raise StoreError(
-        f"session {session!r}: its owner or epoch was changed after it was written. Export it and import it under "
-        "another id to go on with it"
+        f"session {session!r}: its owner, epoch or engine was changed after it was written. Export it and import it "
+        "under another id to go on with it"
     )
 
 

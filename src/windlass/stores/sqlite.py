@@ -6,15 +6,16 @@ import os
 import sqlite3
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from windlass.errors import StoreError
+from windlass.errors import SessionBusy, SessionConflict, StoreError
 from windlass.ids import check_id
 from windlass.logs import Batch, Log, SessionInfo, Verified
-from windlass.ownership import Claim, Ownership, Passes
+from windlass.ownership import Claim, Ownership, Passes, Work
 from windlass.records import Asked, Record, encode
 
 from .batches import Change, change_of, decode_batches, lines_of, pack
@@ -57,6 +58,7 @@ from .sqlite_values import SQLiteValues
 from .tables import TOMBSTONE, missing_numbers, store_problems
 from .tallies import begin_row, count_row
 from .values import value_problems
+from .work import Candidate, Dialect, find_work
 
 T = TypeVar("T")
 
@@ -252,17 +254,20 @@ class SQLiteStore:
     # ------------------------------------------------------------ who owns a session
 
     async def ownership(self, session: str) -> Ownership:
-        rows = await self._read("SELECT owner, epoch, claim FROM sessions WHERE id = ?", session)
+        rows = await self._read("SELECT owner, epoch, engine, claim FROM sessions WHERE id = ?", session)
         if not rows:
             return Ownership()
         check_claimed(self.chain, session, *rows[0])
-        name, epoch, _ = rows[0]
-        return Ownership(epoch, name, self._is_alive(name))
+        name, epoch, engine, _ = rows[0]
+        return Ownership(epoch, name, self._is_alive(name), engine)
 
     async def release(self, session: str, epoch: int) -> None:
-        query = "UPDATE sessions SET owner = '', claim = ? WHERE id = ? AND epoch = ? AND owner = ?"
-        row = (claim_checksum(self.chain, session, "", epoch), session, epoch, self._owner.get().name)
-        await self._write(lambda db: db.execute(query, row).rowcount)
+        await self._write(lambda db: self._release(db, session, epoch))
+
+    def _release(self, db: sqlite3.Connection, session: str, epoch: int) -> None:
+        query = "SELECT number FROM sessions WHERE id = ? AND epoch = ? AND owner = ?"
+        for (number,) in db.execute(query, (session, epoch, self._owner.get().name)).fetchall():
+            self._set_owner(db, session, number, "", epoch)
 
     def _is_alive(self, name: str) -> bool:
         owner = self._owner.get()
@@ -274,13 +279,13 @@ class SQLiteStore:
         A claim without records may be made `again`, after a cancel. Nothing is written before all this is known: the
         other writes of the same transaction are committed.
         """
-        query = "SELECT owner, epoch, claim FROM sessions WHERE id = ?"
+        query = "SELECT owner, epoch, engine, claim FROM sessions WHERE id = ?"
         row = db.execute(query, (claim.root,)).fetchone()
         if row is None:
             check_absent(executes(db), claim.root)
-        owner, epoch, checksum = row or ("", 0, b"")
+        owner, epoch, engine, checksum = row or ("", 0, "", b"")
         if claim.begins:
-            check_claimed(self.chain, claim.root, owner, epoch, checksum)
+            check_claimed(self.chain, claim.root, owner, epoch, engine, checksum)
         mine = again and (owner, epoch) == (self._owner.get().name, claim.epoch)
         if epoch != claim.epoch - claim.begins and not mine:
             if claim.begins and self._is_alive(owner):
@@ -300,9 +305,57 @@ class SQLiteStore:
             self._set_owner(db, session, number, "", epoch)
 
     def _set_owner(self, db: sqlite3.Connection, session: str, number: int, owner: str, epoch: int) -> None:
-        checksum = claim_checksum(self.chain, session, owner, epoch)
+        (engine,) = db.execute("SELECT engine FROM sessions WHERE number = ?", (number,)).fetchone()
+        checksum = claim_checksum(self.chain, session, owner, epoch, engine)
         query = "UPDATE sessions SET owner = ?, epoch = ?, claim = ? WHERE number = ?"
         db.execute(query, (owner, epoch, checksum, number))
+
+    # ------------------------------------------------------------ work for workers
+
+    async def take_work(
+        self, agent: str, limit: int, *, except_for: Collection[str] = (), due: Sequence[str] = ()
+    ) -> Sequence[Work]:
+        def look(db: sqlite3.Connection) -> list[Candidate]:
+            most = limit + len(except_for) + len(self.passes.all())
+            return find_work(executes(db), _DIALECT, self._is_alive, agent, due, most)
+
+        file = self._file.get()
+        found = [one for one in await file.snapshot(look) if self._is_free(one, except_for)][:limit]
+        return await file.write(lambda db: self._take_work(db, file.known, found)) if found else ()
+
+    def _is_free(self, candidate: Candidate, except_for: Collection[str]) -> bool:
+        return candidate.session not in except_for and self.passes.get(candidate.session) is None
+
+    def _take_work(self, db: sqlite3.Connection, heads: _Heads, found: Sequence[Candidate]) -> list[Work]:
+        """Begin a pass for each session that nobody has begun one for meanwhile."""
+        taken: list[Work] = []
+        for session, records, epoch, background in found:
+            if background:
+                taken.append(Work(session))
+                continue
+            with suppress(SessionBusy, SessionConflict):
+                claim = Claim(session, epoch + 1, begins=True)
+                self._check_claim(db, session, claim, again=False)
+                self._begin_pass(db, session, _end_of_log(db, heads, session, records), claim)
+                taken.append(Work(session, epoch + 1))
+        return taken
+
+    async def assign(self, session: str, engine: str, *, former: str = "") -> str:
+        return await self._write(lambda db: self._assign(db, session, engine, former))
+
+    def _assign(self, db: sqlite3.Connection, session: str, engine: str, former: str) -> str:
+        if (head := _head(db, session)) is None:
+            check_absent(executes(db), session)
+            head = self._new(db, session, None)
+            db.execute(_UPDATE, (0, head.link, self.chain.end(session, 0, head.link), head.number))
+        query = "SELECT owner, epoch, engine, claim FROM sessions WHERE number = ?"
+        owner, epoch, found, claim = db.execute(query, (head.number,)).fetchone()
+        check_claimed(self.chain, session, owner, epoch, found, claim)
+        if found not in ("", former, engine):
+            return str(found)
+        checksum = claim_checksum(self.chain, session, owner, epoch, engine)
+        db.execute("UPDATE sessions SET engine = ?, claim = ? WHERE number = ?", (engine, checksum, head.number))
+        return engine
 
     # ------------------------------------------------------------ the log, read
 
@@ -522,6 +575,7 @@ class SQLiteStore:
             db.execute(query, (checksum, session, key))
 
 
+_DIALECT = Dialect("CASE instr({0}, '//') WHEN 0 THEN {0} ELSE substr({0}, 1, instr({0}, '//') - 1) END", "taken = 0")
 _MAX = 2**62
 """More records than a log can have."""
 

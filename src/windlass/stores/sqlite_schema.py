@@ -21,7 +21,7 @@ from .tables import TOMBSTONE
 from .tallies import TABLE, fill_tallies
 from .upgrading import check_fingerprint, sealed_rows
 
-VERSION = 5
+VERSION = 6
 APPLICATION = 0x57494E44  # "WIND"
 VALUES = """
 CREATE TABLE storage (
@@ -36,15 +36,19 @@ CREATE TABLE storage_ids (
 CREATE INDEX expiring_ids ON storage_ids (expires) WHERE expires IS NOT NULL;
 """
 TALLIES = TABLE.format(bytes="BLOB")
+OWNERS = """
+CREATE INDEX owned ON sessions (owner) WHERE owner != '';
+CREATE INDEX unfinished ON sessions (owner) WHERE status = 'running';
+"""
 SCHEMA = f"""
 CREATE TABLE sessions (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, status TEXT NOT NULL DEFAULT 'open',
     agent TEXT NOT NULL DEFAULT '', title TEXT NOT NULL DEFAULT '', started REAL NOT NULL, updated REAL NOT NULL,
     records INTEGER, head BLOB, parent TEXT NOT NULL DEFAULT '', owner TEXT NOT NULL DEFAULT '',
     epoch INTEGER NOT NULL DEFAULT 0, start BLOB NOT NULL DEFAULT x'00000000000000000000000000000000', checksum BLOB,
-    claim BLOB NOT NULL DEFAULT x''
+    claim BLOB NOT NULL DEFAULT x'', engine TEXT NOT NULL DEFAULT ''
 );
-CREATE INDEX children ON sessions (parent) WHERE parent != '';
+{OWNERS}CREATE INDEX children ON sessions (parent) WHERE parent != '';
 CREATE TABLE batches (
     session INTEGER NOT NULL, seq INTEGER NOT NULL, count INTEGER NOT NULL, link BLOB NOT NULL, data BLOB NOT NULL,
     seals BLOB, nonce BLOB, PRIMARY KEY (session, seq)
@@ -108,6 +112,7 @@ INSERT INTO settings VALUES ('key', x'');
 """,
     3: VALUES + TALLIES,
     4: "ALTER TABLE sessions ADD COLUMN claim BLOB NOT NULL DEFAULT x''",
+    5: f"ALTER TABLE sessions ADD COLUMN engine TEXT NOT NULL DEFAULT '';{OWNERS}",
 }
 """The SQL that upgrades each version to the next."""
 

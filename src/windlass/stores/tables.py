@@ -80,7 +80,8 @@ def _tombstones(select: Select, chain: Chain) -> list[str]:
 def _claims(select: Select, chain: Chain) -> list[str]:
     """Owners and epochs of sessions without a log. Those of other sessions are verified with them."""
     problems: list[str] = []
-    query = "SELECT id, owner, epoch, claim FROM sessions WHERE status = 'erased' OR records IS NULL OR records <= 0"
+    no_log = "status = 'erased' OR records IS NULL OR records <= 0"
+    query = f"SELECT id, owner, epoch, engine, claim FROM sessions WHERE {no_log}"
     for row in select(query):
         problems += _problem(lambda row=row: check_claimed(chain, *row))  # type: ignore[misc]
     return problems

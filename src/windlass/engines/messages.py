@@ -1,0 +1,38 @@
+"""Messages that wait in an inbox for a turn of their own, and the results of these turns."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+from windlass.agent import Agent, user_message
+from windlass.errors import ConfigError
+from windlass.messages import AnyMessage, Message
+from windlass.results import Result
+
+OutputT = TypeVar("OutputT")
+
+_FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5
+"""How long to wait, in seconds, before looking again whether a turn is over."""
+
+
+def checked_message(message: AnyMessage) -> Message:
+    """A message of a user; raises `ConfigError` if it is not one."""
+    return user_message(message)
+
+
+def inbox_key(key: Any) -> str:
+    """The key of a message among the entries of an inbox."""
+    if not isinstance(key, str) or not key:
+        raise ConfigError(f"key={key!r} must be a text that identifies the message within its session")
+    return f"turn/{key}"
+
+
+async def result_of(agent: Agent[Any, OutputT], session: str, key: str) -> Result[OutputT]:
+    """Wait until the turn of a message has ended or waits for a person."""
+    sessions, program = agent._sessions, agent._compile()  # pyright: ignore[reportPrivateUsage]
+    pause = _FIRST_PAUSE
+    while (result := await sessions.steered(program, session, key)) is None:
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LAST_PAUSE)
+    return result
