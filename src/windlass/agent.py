@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
@@ -37,6 +36,7 @@ from .outputs import Output
 from .pipeline import Pipeline
 from .policies import ErrorPolicy
 from .protocols import Capability, Clock, Model, Store
+from .randomness import random_bytes
 from .records import Asked, Compacted, Record
 from .results import Result, Stream
 from .run_options import GivenOptions, RunOptions, read_options
@@ -895,7 +895,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         check_id(session)
         if not self._sessions.is_running(session):
             await self._records(session)
-        await self._sessions.put(session, os.urandom(8).hex(), "steer", user_message(message))
+        await self._sessions.put(session, random_bytes(8).hex(), "steer", user_message(message))
 
     async def cancel(self, session: str, reason: str = "") -> bool:
         """Cancel the turn of a session, in whatever process it runs; return False if there is no turn to cancel.
@@ -910,7 +910,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         if cancelled or ("//" in session and await self._background().cancel_unbegun(session, reason)):
             return True
         if cancelled is None and not (state := await self.state(session)).over:
-            await self._sessions.put(session, os.urandom(8).hex(), "cancel", {"turn": state.turns, "reason": reason})
+            await self._sessions.put(session, random_bytes(8).hex(), "cancel", {"turn": state.turns, "reason": reason})
             cancelled = True
         return await self._background().cancel_all(session, reason) or bool(cancelled)
 

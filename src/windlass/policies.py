@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .errors import ConfigError, HookError, ModelError, OutputError, RateLimited, StoreError, ToolError, is_transient
+from .randomness import random_fraction
 
 Action = Literal["retry", "ignore", "halt"]
 Category = Literal["tool", "model", "validation", "rate_limit", "timeout", "hook", "store", "unknown"]
@@ -155,9 +156,7 @@ class ErrorPolicy(Struct, frozen=True):
         asked = getattr(error, "retry_after", None) or 0.0
         if asked > self.cap:
             return None
-        from random import random  # which `import windlass` does without
-
-        return max(asked, random() * min(self.cap, delay * 2.0 ** min(made - 1, 60)))
+        return max(asked, random_fraction() * min(self.cap, delay * 2.0 ** min(made - 1, 60)))
 
     def wait_before_retry(self, error: BaseException, made: int) -> float | None:
         """Seconds to wait before a model call that failed `made` times is retried; None if it is not retried."""

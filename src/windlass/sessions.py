@@ -55,6 +55,7 @@ from .outcomes import error_value
 from .outputs import Output
 from .ownership import Claim, Ownership, Passes, Work, queued_kinds
 from .protocols import Store
+from .randomness import random_bytes
 from .records import (
     Compacted,
     HistoryImported,
@@ -493,7 +494,7 @@ class Sessions(Generic[OutputT]):
                 "own: leave them out, or wait until the turn has ended",
                 session=session,
             )
-        key = os.urandom(8).hex()
+        key = random_bytes(8).hex()
         self._steering[key] = None
         steered = msgspec.structs.replace(request, steering=key)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from hashlib import sha256
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from windlass.context.budget import Budget, Meter
 from windlass.errors import RateLimited
 from windlass.messages import ModelReply, ModelRequest, ToolCall, ToolResult
+from windlass.randomness import random_bytes
 from windlass.turns import Turn
 from windlass.types import CallModel, CallTool
 
@@ -178,7 +178,7 @@ class LimitedCall:
         """Wait until fewer calls run than may run at once; returns the name under which the call runs."""
         most, holder = self._limit.concurrency, _digest(f"{self._turn.turn_ref} {about}")
         if not about or holder in line.running:
-            holder = os.urandom(16).hex()
+            holder = random_bytes(16).hex()
         if self._share is None:
             while not line.start(holder, most):
                 await patience.wait_for(place.woken())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
-from random import random
 from typing import TYPE_CHECKING, Any
 
 from windlass.decisions import Fail
 from windlass.errors import NotDone, RequestRefused, UnsafeRetry, is_transient
 from windlass.events import Erring
 from windlass.messages import ModelCall, ModelReply, ModelRequest, ToolCall, ToolResult
+from windlass.randomness import random_fraction
 from windlass.turns import Turn
 from windlass.types import CallModel, CallTool
 
@@ -130,7 +130,7 @@ class Retry:
             return None
         wait = min(self.cap, self.delay * self.factor ** min(made - 1, 60))
         if self.jitter:  # also after a wait that all clients were asked for
-            return float(asked + random() * self.delay if asked else random() * wait)
+            return float(asked + random_fraction() * self.delay if asked else random_fraction() * wait)
         return float(max(asked, wait))
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from contextvars import ContextVar
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from windlass.decisions import Veto
 from windlass.events import Stopping
 from windlass.messages import ModelCall, ModelReply, ModelRequest, ToolCall, ToolResult, Usage, assistant
+from windlass.randomness import random_bytes
 from windlass.slots import Slot
 from windlass.turns import Turn
 from windlass.types import CallModel, CallTool, RunTurn
@@ -105,7 +105,7 @@ class Steering:
         _check_text(text)
         storage = agent.storage(self.name)
         number = await storage.add("sent")  # the order in which they were sent, whoever sent them
-        await storage.put(f"{_prefix(session)}{int(number):016d}-{token_hex(4)}", {"mode": mode, "text": text})
+        await storage.put(f"{_prefix(session)}{int(number):016d}-{random_bytes(4).hex()}", {"mode": mode, "text": text})
 
     # ------------------------------------------------------------ reading
 

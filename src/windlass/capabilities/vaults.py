@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-import secrets
 from typing import Protocol, runtime_checkable
+
+from windlass.randomness import random_bytes
 
 
 @runtime_checkable
@@ -32,7 +33,7 @@ class MemoryVault:
 
     def hide(self, kind: str, text: str) -> str:
         """The placeholder of a text."""
-        fresh = f"[{kind}:{secrets.token_hex(8)}]"
+        fresh = f"[{kind}:{random_bytes(8).hex()}]"
         placeholder = self._placeholders.setdefault((kind, text), fresh)
         self._texts[placeholder] = text
         return placeholder

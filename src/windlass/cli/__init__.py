@@ -25,6 +25,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve-mcp": ("windlass.cli.serve_mcp:serve_mcp", "Offer an agent as an MCP server."),
     "sessions": ("windlass.cli.sessions:sessions", "List, check, move and erase sessions."),
     "show": ("windlass.cli.show:show", "Show a session from its log."),
+    "simulate": (
+        "windlass.cli.simulate:simulate",
+        "Run an agent through simulated sessions, and print its bugs.",
+    ),
     "submit": ("windlass.cli.submit:submit", "Queue a message for a worker."),
     "trust": ("windlass.cli.trusting:trust_command", "Trust an agent file that is found in a folder."),
     "worker": ("windlass.cli.worker:worker", "Run turns that wait in a store, beside other workers."),

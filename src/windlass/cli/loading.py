@@ -47,6 +47,14 @@ def _load(target: str) -> Agent[Any, Any]:
     return found if isinstance(found, Agent) else _make_agent(found, f"{where}:{attribute}")
 
 
+def load_target(target: str) -> Any:
+    """What is at `module:attribute` or `path/to/file.py:attribute`, or the agent of an agent file."""
+    if target.endswith(".toml"):
+        return load_agent(target)
+    with redirect_stdout(sys.stderr):
+        return _resolve(target, DEFAULT_ATTRIBUTE)[2]
+
+
 def _resolve(target: str, default: str) -> tuple[str, str, Any]:
     """Split a target into its module and attribute, import it, and return both names with the value."""
     where, attribute = _split(target, default)

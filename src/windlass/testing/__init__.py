@@ -14,6 +14,22 @@ from .models import FunctionModel, Scripted, ScriptedModel, UnexpectedCall, brea
 from .observers import RecordingObserver
 from .prefixes import assert_prefix_stable
 from .scenes import SCENES, Scene
+from .simulation import (
+    Faults,
+    Grammar,
+    Moment,
+    NotSimulated,
+    SimulatedCase,
+    SimulatedWorld,
+    Simulation,
+    SimulationFailed,
+    SimulationReport,
+    between,
+    lists_of,
+    may_call,
+    one_of,
+    simulate,
+)
 from .storages import fake_storage
 from .stores import StoreFailed, StoreReport, check_store
 from .times import without_times
@@ -29,6 +45,8 @@ __all__ = [
     "HookTrace", "assert_same", "Lived", "agreeable", "run_everywhere", "traces", "assert_same_everywhere",
     "HookSet", "PlannedHook", "check_capability", "CapabilityReport", "CapabilityFailed",
     "crash_points", "CrashPoint", "CrashReport", "Scenario", "World", "unpaired",
+    "simulate", "Simulation", "SimulationReport", "SimulationFailed", "SimulatedCase", "SimulatedWorld", "NotSimulated",
+    "Grammar", "may_call", "one_of", "between", "lists_of", "Faults", "Moment",
     "check_store", "StoreReport", "StoreFailed", "check_model", "ModelReport", "ModelFailed", "Scene", "SCENES",
     "assert_prefix_stable", "PrefixCache",
     "Cassette", "Exchange", "sse", "UnexpectedRequest",

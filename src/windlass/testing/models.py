@@ -156,12 +156,12 @@ class ScriptedModel:
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """The next reply of the script."""
-        return await _whole(self._next(request), self.clock)
+        return await play_whole(self._next(request), self.clock)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[str | AnyDelta | ModelReply, None]:
         """The next reply of the script: its pieces, then the whole reply."""
         self.streamed += 1
-        async with aclosing(_stream(self._next(request), self.clock)) as pieces:
+        async with aclosing(play_stream(self._next(request), self.clock)) as pieces:
             async for piece in pieces:
                 yield piece
 
@@ -217,7 +217,7 @@ class FunctionModel:
         if inspect.isawaitable(answer):
             answer = await answer
         if not isinstance(answer, AsyncIterator):
-            return await _whole(answer, self.clock)
+            return await play_whole(answer, self.clock)
         reply = None
         async for piece in self._checked(answer):
             reply = piece
@@ -229,7 +229,7 @@ class FunctionModel:
         answer: Any = self.fn(request)
         if inspect.isawaitable(answer):
             answer = await answer
-        pieces = self._checked(answer) if isinstance(answer, AsyncIterator) else _stream(answer, self.clock)
+        pieces = self._checked(answer) if isinstance(answer, AsyncIterator) else play_stream(answer, self.clock)
         async with aclosing(pieces):
             async for piece in pieces:
                 yield piece
@@ -254,7 +254,7 @@ class FunctionModel:
 # ---------------------------------------------------------------- playing a scripted reply
 
 
-async def _whole(item: Scriptable, clock: Clock | None) -> ModelReply:
+async def play_whole(item: Scriptable, clock: Clock | None) -> ModelReply:
     if isinstance(item, Exception):
         raise item
     if not isinstance(item, Scripted):
@@ -266,7 +266,7 @@ async def _whole(item: Scriptable, clock: Clock | None) -> ModelReply:
     return item.reply
 
 
-async def _stream(item: Scriptable, clock: Clock | None) -> AsyncGenerator[AnyDelta | ModelReply, None]:
+async def play_stream(item: Scriptable, clock: Clock | None) -> AsyncGenerator[AnyDelta | ModelReply, None]:
     if isinstance(item, Exception):
         raise item
     if not isinstance(item, Scripted):

@@ -1,0 +1,138 @@
+"""Refuses what a simulation cannot have: real threads, sockets, processes and sleeps."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from windlass.errors import ConfigError
+
+from .lives import LIFE
+
+_HERE = str(Path(__file__).parents[2])
+_STDLIB = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
+
+
+class NotSimulated(ConfigError):
+    """Code that was simulated uses something real: a thread, a socket, a process, or a sleep.
+
+    Give the agent a stand-in for the simulation, for example with `simulate(…, tools={…})`. `where` is the line.
+    """
+
+    def __init__(self, message: str, *, where: str = "") -> None:
+        super().__init__(message)
+        self.where = where
+
+
+_refused: list[NotSimulated] = []
+
+
+def refuse(what: str, hint: str = "") -> NoReturn:
+    """Raise, and remember the error: the code that is refused may catch it."""
+    life = LIFE.get()
+    if life is not None and life.dead:
+        raise NotSimulated("the simulated process is dead")
+    where = _place()
+    tool = life.world.tool_in_use() if life is not None else ""
+    who = f"tool {tool!r}" if tool else "the agent's code"
+    remedy = hint or "give the agent a stand-in for it, such as simulate(…, tools={…})"
+    error = NotSimulated(f"{who} {what}, in {where}, which cannot be simulated: {remedy}", where=where)
+    _refused.append(error)
+    raise error
+
+
+def check_refused() -> None:
+    """Raise the first refusal, if there was one."""
+    if _refused:
+        first = _refused[0]
+        _refused.clear()
+        raise first
+
+
+@contextmanager
+def refusing() -> Generator[None, None, None]:
+    """Refuse real threads, sockets, processes and sleeps of this thread within a block."""
+    _refused.clear()
+    undo: list[Callable[[], None]] = []
+    try:
+        for owner, name, what, hint in _REAL:
+            if hasattr(owner, name):
+                undo.append(_replace(owner, name, what, hint))
+        undo += _replace_sleeps()
+        yield
+    finally:
+        for restore in reversed(undo):
+            restore()
+
+
+_SLEEPS = "write `await asyncio.sleep(…)`, whose time is virtual"
+_REAL: list[tuple[Any, str, str, str]] = [
+    (threading.Thread, "start", "starts a thread", "use asyncio.to_thread, which is simulated"),
+    (socket.socket, "__init__", "opens a socket", ""),
+    (socket, "getaddrinfo", "looks up a host", ""),
+    (socket, "gethostbyname", "looks up a host", ""),
+    (subprocess.Popen, "__init__", "starts a process", ""),
+    (time, "sleep", "sleeps in real time", _SLEEPS),
+    *[(os, name, "starts a process", "") for name in ("fork", "forkpty", "system", "popen", "posix_spawn")],
+]
+
+
+def _replace(owner: Any, name: str, what: str, hint: str) -> Callable[[], None]:
+    real, mine = getattr(owner, name), threading.get_ident()
+    own = name in vars(owner)
+
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != mine:
+            return real(*args, **kwargs)
+        return refuse(what, hint)
+
+    setattr(owner, name, refused)
+    return lambda: setattr(owner, name, real) if own else delattr(owner, name)
+
+
+def _replace_sleeps() -> list[Callable[[], None]]:
+    """`from time import sleep` has bound the function to a name of its own."""
+    refused, undo = time.sleep, list[Callable[[], None]]()
+    for module in list(sys.modules.values()):
+        found = getattr(module, "__dict__", {}).get("sleep")
+        if type(found) is _BUILTIN and found.__module__ == "time":
+            undo.append(lambda module=module, found=found: setattr(module, "sleep", found))  # type: ignore[misc]
+            setattr(module, "sleep", refused)  # noqa: B010 -- a module of any kind
+    return undo
+
+
+_BUILTIN = type(len)
+
+
+def _place() -> str:
+    """The line of the user's code that is running."""
+    frame: FrameType | None = inspect.currentframe()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_users(file):
+            return f"{short_path(file)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "code that is not yours"
+
+
+def is_users(file: str) -> bool:
+    """Whether a file belongs neither to Windlass nor to Python."""
+    return not file.startswith((_HERE, "<")) and (not file.startswith(_STDLIB) or "site-packages" in file)
+
+
+def short_path(file: str) -> str:
+    try:
+        return str(Path(file).relative_to(Path.cwd()))
+    except ValueError:
+        return file

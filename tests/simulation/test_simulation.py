@@ -1,0 +1,394 @@
+"""Simulation: the same seed gives the same session everywhere, in virtual time, and nothing of it is real."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from windlass import Agent, Ask, ToolCall, ToolCalling, tool
+from windlass.capabilities import Retry
+from windlass.cli import main
+from windlass.errors import ConfigError
+from windlass.records import ModelReplied, ToolCalled, ToolReturned
+from windlass.testing import (
+    Faults,
+    Grammar,
+    Moment,
+    NotSimulated,
+    ScriptedModel,
+    SimulatedCase,
+    SimulatedWorld,
+    Simulation,
+    between,
+    may_call,
+    one_of,
+    says,
+    simulate,
+)
+from windlass.testing.simulation.batches import play, simulating
+
+sys.path.insert(0, str(Path(__file__).parent))
+import planted
+
+sys.path.pop(0)
+
+
+def lines(simulation: Simulation, seeds: list[int]) -> list[list[str]]:
+    """The logs of some seeds, played beside each other."""
+    with simulating():
+        return [played.lines for played in play(simulation._setting(None), [SimulatedCase(seed) for seed in seeds])]
+
+
+# ---------------------------------------------------------------- the same seed
+
+
+def test_a_seed_gives_the_same_session_alone_and_beside_others() -> None:
+    together = lines(planted.CLEAN, list(range(40)))
+    assert len({tuple(log) for log in together}) > 35
+    for seed in (0, 7, 39):
+        assert lines(planted.CLEAN, [seed]) == [together[seed]]
+
+
+DIGEST = """
+import hashlib, sys
+sys.path.insert(0, sys.argv[1])
+import planted, test_simulation
+print(hashlib.sha256(repr(test_simulation.lines(planted.CLEAN, list(range(30)))).encode()).hexdigest())
+"""
+
+
+def test_a_seed_gives_the_same_session_in_every_process_and_with_every_hash_seed() -> None:
+    digests = set()
+    for hash_seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", DIGEST, str(Path(__file__).parent)],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        digests.add(done.stdout)
+    assert len(digests) == 1
+
+
+def test_everything_that_may_happen_happens_in_some_session() -> None:
+    happened: Counter[str] = Counter()
+    with simulating():
+        for start in range(0, 400, 40):
+            cases = [SimulatedCase(seed) for seed in range(start, start + 40)]
+            for played in play(planted.CLEAN._setting(None), cases):
+                for name, value in played.choices.items():
+                    kind = name.partition(" ")[0]
+                    fields = value if isinstance(value, dict) else {str(value): None}
+                    happened.update(f"{kind} {field}" for field in fields)
+                    if kind in ("write", "person", "tool"):
+                        happened.update(f"{kind} {field} {of}" for field, of in fields.items())
+    assert happened.keys() >= {
+        "reply say", "reply calls", "reply error", "reply cut", "tool fails before", "tool fails after",
+        "write crash before", "write crash after", "write error before", "write error after", "write cancel",
+        "write steer", "write takes", "person does reject", "person does edit", "person does respond",
+        "person does nothing", "person waits", "way stream", "way iterate", "apart True",
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- virtual time
+
+
+def test_a_month_passes_in_no_time() -> None:
+    woken: list[float] = []
+
+    def build(world: SimulatedWorld) -> Agent[Any, Any]:
+        @tool
+        async def wait_a_month() -> str:
+            """Wait."""
+            began = world.now()
+            await asyncio.sleep(30 * 86_400)
+            woken.append(world.now() - began)
+            return "a month later"
+
+        return Agent(ScriptedModel(), tools=[wait_a_month])
+
+    began = time.monotonic()
+    simulate(build, seeds=5, faults=Faults.none(), grammar=Grammar(steps=(1, 1)), patience=1e7)
+    assert time.monotonic() - began < 30
+    assert min(woken) >= 30 * 86_400
+
+
+def test_a_plain_tool_and_a_thread_of_asyncio_work() -> None:
+    threads: set[int] = set()
+
+    @tool
+    def plain(number: int) -> int:
+        """Think."""
+        threads.add(threading.get_ident())
+        return number
+
+    @tool
+    async def threaded(number: int) -> int:
+        """Think elsewhere."""
+        threads.add(await asyncio.to_thread(threading.get_ident))
+        return number
+
+    def build() -> Agent[Any, Any]:
+        return Agent(ScriptedModel(), tools=[plain, threaded])
+
+    assert simulate(build, seeds=60).steps > 60
+    assert threads == {threading.get_ident()}
+
+
+# ---------------------------------------------------------------- nothing is real
+
+
+@tool
+async def starts_thread() -> str:
+    """Start."""
+    threading.Thread(target=print).start()
+    return ""
+
+
+@tool
+async def opens_socket() -> str:
+    """Open."""
+    with socket.socket():
+        return ""
+
+
+@tool
+async def starts_process() -> str:
+    """Start."""
+    subprocess.run(["true"], check=True)  # noqa: ASYNC221 -- refused
+    return ""
+
+
+@tool
+async def connects() -> str:
+    """Connect."""
+    await asyncio.open_connection("127.0.0.1", 9)
+    return ""
+
+
+@tool
+async def spawns() -> str:
+    """Spawn."""
+    await asyncio.create_subprocess_exec("true")
+    return ""
+
+
+@tool
+def sleeps() -> str:
+    """Sleep."""
+    time.sleep(0.001)
+    return ""
+
+
+@tool
+def sleeps_by_name() -> str:
+    """Sleep."""
+    sleep(0.001)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("offender", "what"),
+    [
+        (starts_thread, "starts a thread"),
+        (opens_socket, "opens a socket"),
+        (starts_process, "starts a process"),
+        (connects, "network|host"),
+        (spawns, "starts a process"),
+        (sleeps, "sleeps in real time"),
+        (sleeps_by_name, "sleeps in real time"),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_what_is_real_is_refused_by_name(offender: Any, what: str) -> None:
+    def build() -> Agent[Any, Any]:
+        return Agent(ScriptedModel(), tools=[offender])
+
+    with pytest.raises(NotSimulated, match=what) as refused:
+        simulate(build, seeds=20)
+    assert repr(offender.name) in str(refused.value)
+    assert refused.value.where.rpartition(":")[0].endswith("test_simulation.py")
+    sleep(0)  # it is as it was
+
+
+def test_a_plain_wrap_is_refused_and_says_why() -> None:
+    def build() -> Agent[Any, Any]:
+        agent: Agent[Any, Any] = Agent(ScriptedModel(), tools=[planted.pay])
+
+        @agent.wrap(ToolCall)
+        def around(call: Any, call_next: Any) -> Any:
+            return call_next(call)
+
+        return agent
+
+    with pytest.raises(NotSimulated, match="async def"):
+        simulate(build, seeds=20)
+
+
+def test_a_stand_in_takes_the_place_of_a_real_tool() -> None:
+    def build() -> Agent[Any, Any]:
+        return Agent(ScriptedModel(), tools=[opens_socket, sleeps])
+
+    async def nothing() -> str:
+        return "stood in"
+
+    seen: list[str] = []
+
+    def note(moment: Moment) -> None:
+        if isinstance(moment.record, ToolReturned):
+            seen.append(moment.record.result.text)
+
+    simulate(build, seeds=20, tools={"opens_socket": nothing, "sleeps": lambda: "slept"}, invariants=[note])
+    assert {"stood in", "slept"} <= set(seen)
+    with pytest.raises(ConfigError, match="no such tool"):
+        simulate(build, seeds=1, tools={"unknown": nothing})
+
+
+# ---------------------------------------------------------------- grammar, agents, sub-agents
+
+
+def test_the_model_calls_what_the_grammar_allows() -> None:
+    called: list[tuple[str, Any]] = []
+
+    def note(moment: Moment) -> None:
+        if isinstance(moment.record, ModelReplied):
+            called.extend((part.name, part.arguments) for part in moment.record.reply.message.tool_calls)
+
+    @tool
+    async def other() -> str:
+        """Never called."""
+        return ""
+
+    def build() -> Agent[Any, Any]:
+        return Agent(ScriptedModel(), tools=[planted.pay, other])
+
+    grammar = Grammar(may_call("pay", amount=one_of(7, between(20, 21))), says=["Paid."], wrong=0.0)
+    simulate(build, seeds=50, grammar=grammar, invariants=[note])
+    assert {name for name, _ in called} == {"pay"}
+    assert {arguments["amount"] for _, arguments in called} == {7, 20, 21}
+    with pytest.raises(ConfigError, match="no such tool"):
+        simulate(build, seeds=1, grammar=Grammar(may_call("paint")))
+
+
+def test_an_agent_object_can_be_simulated_and_used_afterwards() -> None:
+    agent: Agent[Any, Any] = Agent(ScriptedModel(says("Hello.")), tools=[planted.pay])
+
+    @agent.gate(ToolCalling)
+    def ask(event: ToolCalling) -> Ask:
+        return Ask("May it?")
+
+    assert simulate(agent, seeds=60).crashes > 3
+    assert agent.run_sync("Hi").text == "Hello."
+
+
+def test_sub_agents_are_simulated_too() -> None:
+    children: set[str] = set()
+
+    def build(world: SimulatedWorld) -> Agent[Any, Any]:
+        child: Agent[Any, Any] = Agent(ScriptedModel(), tools=[planted.pay], name="payer")
+        return Agent(ScriptedModel(), tools=[child.as_tool(), planted.pay])
+
+    def note(moment: Moment) -> None:
+        if isinstance(moment.record, ToolCalled) and "//" in moment.session:
+            children.add(moment.record.name)
+
+    report = simulate(build, seeds=120, invariants=[note])
+    assert children == {"pay"}
+    assert report.crashes > 10
+
+
+def test_a_simulation_may_run_inside_an_event_loop() -> None:
+    async def inside() -> int:
+        return simulate(planted.pays, seeds=5).sessions
+
+    assert asyncio.run(inside()) == 5
+
+
+def test_capabilities_with_waits_are_deterministic() -> None:
+    def build() -> Agent[Any, Any]:
+        return Agent(ScriptedModel(), tools=[planted.pay], capabilities=[Retry()])
+
+    simulate(build, seeds=[0, 100, 200, 300], faults=Faults(model=0.5))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"seeds": 0}, "at least 1"),
+        ({"grammar": Grammar(), "target": "agent"}, "give an agent"),
+        ({"target": lambda: 3}, "must return an agent"),
+    ],
+)
+def test_a_wrong_option_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        simulate(**{"target": planted.pays, **options})
+
+
+@pytest.mark.parametrize("wrong", [{"model": 2}, {"crashes": True}, {"latency": -1}])
+def test_wrong_rates_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="Faults"):
+        Faults(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"steps": (3, 1)}, {"turns": (0, 1)}, {"says": ()}, {"parallel": 0}])
+def test_a_wrong_grammar_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="Grammar"):
+        Grammar(**wrong)
+
+
+# ---------------------------------------------------------------- the command line
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    text = (Path(__file__).parent / "planted.py").read_text("utf-8")
+    (tmp_path / "shop.py").write_text(
+        f"{text}\nRACE = Simulation(racing_seats, grammar=SEATS, invariants=[one_guest_a_seat])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_prints_the_report_and_exits_with_0(app: Path) -> None:
+    done = CliRunner().invoke(main, ["simulate", "shop.py:clean", "--seeds", "40"])
+    assert done.exit_code == 0, done.output
+    assert "40 sessions" in done.output
+    assert "none failed" in done.output
+
+
+def test_the_command_exits_with_1_and_prints_the_test_as_text_and_as_json(app: Path) -> None:
+    done = CliRunner().invoke(main, ["simulate", "shop.py:RACE", "--seeds", "60"])
+    assert done.exit_code == 1
+    assert "def test_simulated_seed_" in done.output
+    told = json.loads(CliRunner().invoke(main, ["simulate", "shop.py:RACE", "--seeds", "60", "--json"]).stdout)
+    failed = told["failures"][0]
+    assert failed["violation"]["check"] == "one_guest_a_seat"
+    again = CliRunner().invoke(main, ["simulate", "shop.py:RACE", "--seed", str(failed["seed"])])
+    assert again.exit_code == 1
+    assert "1 sessions" in again.output
+
+
+def test_the_command_exits_with_2_if_the_agent_cannot_be_simulated(app: Path) -> None:
+    (app / "real.py").write_text(
+        "import socket\nfrom windlass import Agent, tool\nfrom windlass.testing import ScriptedModel\n"
+        "@tool\nasync def look() -> str:\n    'Look.'\n    socket.socket()\n    return ''\n"
+        "agent = Agent(ScriptedModel(), tools=[look])\n"
+    )
+    refused = CliRunner().invoke(main, ["simulate", "real.py", "--seeds", "20"])
+    assert refused.exit_code == 2
+    assert "opens a socket" in refused.output
+    assert CliRunner().invoke(main, ["simulate", "real.py:nothing"]).exit_code == 2
