@@ -93,7 +93,7 @@ class SideCalls(Struct, eq=False):
         if len(asker.chain) > DEEPEST:
             names = " → ".join([name_in_chain(link) for link in asker.chain])
             raise _refused(asker, f"side calls are nested deeper than {DEEPEST}: {names}")
-        program, turn = self._journal.program, self._journal.fold.turn
+        program = self._journal.program
         asked: Any = program.models.get(model) if isinstance(model, str) else model
         if not hasattr(asked, "reply"):
             raise ConfigError(
@@ -102,15 +102,28 @@ class SideCalls(Struct, eq=False):
         request = _request(asked, asker, messages, options)
         fingerprint = request_digest(request)
         key = self._key(asker, fingerprint)
-        if self._resumed and asker.recorded and turn is not None:
-            for side in turn.sides:
-                if (side.key, side.fingerprint) == (key, fingerprint):
-                    return side.reply
+        if self._resumed and asker.recorded:
+            known = self._recorded_reply(key, fingerprint)
+            if known is not None:
+                return known
         if not asker.recorded:
             site = cast(Site, Unrecorded(site))
-        return await SideCall(
-            self._journal, self._limits, site, self.hooks, asker, asked, request, key
-        ).make(fingerprint)
+        return await self._make(
+            SideCall(self._journal, self._limits, site, self.hooks, asker, asked, request, key),
+            fingerprint,
+        )
+
+    def _recorded_reply(self, key: str, fingerprint: str) -> ModelReply | None:
+        """The reply to the same question that the log has."""
+        turn = self._journal.fold.turn
+        for side in turn.sides if turn is not None else ():
+            if (side.key, side.fingerprint) == (key, fingerprint):
+                return side.reply
+        return None
+
+    async def _make(self, call: SideCall, fingerprint: str) -> ModelReply:
+        """Make a side call that the log does not have."""
+        return await call.make(fingerprint)
 
     def _key(self, asker: Asker, fingerprint: str) -> str:
         """Who asks, about what, and its number among equal questions: the order of other questions

@@ -1,0 +1,153 @@
+"""The `replay` command: asks an agent or a policy again what was decided in recorded sessions."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from windlass import Agent
+from windlass._progress import Report as Bar
+from windlass.errors import ConfigError, SessionUnknown
+from windlass.protocols import Store
+
+from .loading import ScopeFactory, agent_option, scope_option
+from .output import echo, echo_json, page
+from .stores import store_option, with_store
+
+if TYPE_CHECKING:
+    from windlass.replay import Report
+
+_DAY = 86400.0
+
+
+class _Counted:
+    """How many sessions are replayed, for the progress bar."""
+
+    def __init__(self, total: int) -> None:
+        self.done = self.failed = 0
+        self.total: int | None = total
+
+
+class Since(click.ParamType[float]):
+    """A moment: `30d`, `12h`, or a date such as `2026-11-01`; as seconds since the epoch."""
+
+    name = "since"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read the moment."""
+        if isinstance(value, float):
+            return value
+        if found := re.fullmatch(r"(\d+)([dh])", value):
+            return time.time() - int(found[1]) * (_DAY if found[2] == "d" else _DAY / 24)
+        try:
+            return datetime.fromisoformat(value).timestamp()
+        except ValueError:
+            self.fail(f"{value!r} is not a time: use 30d, 12h or a date such as 2026-11-01", param, ctx)
+
+
+@click.command()
+@click.argument("sessions", nargs=-1)
+@store_option
+@agent_option("The agent whose hooks are asked.")
+@click.option(
+    "--rules",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Try this policy file alone: its rules take the place of the recorded ones, all other verdicts stand.",
+)
+@click.option(
+    "--replaces",
+    multiple=True,
+    metavar="HOOK",
+    help="With --rules: the recorded gate that the rules replace. Can be repeated.  [default: permissions]",
+)
+@scope_option
+@click.option("--since", type=Since(), metavar="TIME", help="Only sessions used since then: 30d, 12h or a date.")
+@click.option("--full", is_flag=True, help="Print long values whole instead of cutting them.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--markdown", is_flag=True, help="Print tables in Markdown, for a comment on a pull request.")
+def replay(
+    sessions: tuple[str, ...],
+    address: str,
+    agent: Agent[Any, Any] | None,
+    rules: Path | None,
+    replaces: tuple[str, ...],
+    scope: ScopeFactory | None,
+    since: float | None,
+    full: bool,
+    as_json: bool,
+    markdown: bool,
+) -> None:
+    """Ask again what was decided in recorded SESSIONS, by default in all of them. Calls no model and no tool.
+
+    With --agent, the gates, the rewrites of tool calls and the limits of this agent decide; with --rules, a policy file
+    does. The replay of a session ends where the agent decides otherwise than the log.
+
+    Exits with 0 if all is decided as it was, with 1 if something is decided otherwise, and with 2 if a verdict could
+    not be given because the log lacks what it needs, or if a log could not be read.
+    """
+    if (agent is None) == (rules is None):
+        raise click.UsageError("name either an agent with --agent or a policy with --rules")
+    if replaces and rules is None:
+        raise click.UsageError("--replaces needs --rules")
+    from windlass._text import uncut
+    from windlass.replay.policies import RULES, agent_of_policy
+
+    try:
+        judge = agent_of_policy(rules) if rules is not None else agent
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    assert judge is not None
+    replaced = None if rules is None else (*(replaces or (RULES,)), RULES)
+    report = with_store(address, lambda store: _replayed(judge, store, sessions, scope, since, replaced))
+    if as_json:
+        echo_json(report.json())
+    elif markdown:
+        echo(report.markdown())
+    elif full:
+        with uncut():
+            page(str(report))
+    else:
+        page(str(report))
+    raise SystemExit(report.summary.exit_code)
+
+
+async def _replayed(
+    agent: Agent[Any, Any],
+    store: Store,
+    sessions: Sequence[str],
+    scope: ScopeFactory | None,
+    since: float | None,
+    replaced: Sequence[str] | None,
+) -> Report:
+    """Replay the sessions, with a progress bar."""
+    from windlass.replay import Replay, Report
+
+    names = await _chosen(store, sessions, since)
+    report, counted = Report(), _Counted(len(names))
+    bar: Bar[_Counted] = Bar(True)
+    try:
+        async for one in Replay(agent, store, scope=scope, replacing=replaced).sessions(names):
+            report.add(one)
+            counted.done += 1
+            counted.failed += one.status == "failed"
+            if not counted.done % 50:
+                bar(counted)
+    finally:
+        bar.close()
+    return report
+
+
+async def _chosen(store: Store, sessions: Sequence[str], since: float | None) -> list[str]:
+    """The ids of the sessions to replay, those that were erased left out."""
+    infos = {info.session: info for info in await store.find()}
+    if missing := [name for name in sessions if name not in infos]:
+        raise SessionUnknown(f"there is no session {missing[0]!r}", session=missing[0])
+    chosen = sessions or [name for name in await store.sessions() if name in infos]
+    return [name for name in chosen if infos[name].status != "erased" and infos[name].updated >= (since or 0.0)]

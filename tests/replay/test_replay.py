@@ -1,0 +1,439 @@
+"""Replaying recorded sessions: what is asked again, what the log answers, and what is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windlass import (
+    Agent,
+    Allow,
+    Approve,
+    Ask,
+    Deny,
+    Halt,
+    MessageAdding,
+    ModelCalling,
+    ModelReplying,
+    Regenerate,
+    Reject,
+    Slot,
+    StepEnding,
+    StepLimit,
+    StepStarting,
+    Stopping,
+    ToolCalling,
+    ToolReturning,
+    TurnEnding,
+    TurnStarting,
+    Veto,
+    Vote,
+    tool,
+)
+from windlass.errors import ConfigError, SessionUnknown
+from windlass.events import Continuing
+from windlass.replay import Replay, Report, SessionReplay, replay
+from windlass.replay.policies import agent_of_policy
+from windlass.stores import MemoryStore
+from windlass.testing import FakeClock, ScriptedModel, calls, says
+
+made: list[str] = []
+
+
+@tool
+async def pay(amount: int, to: str = "shop") -> str:
+    """Pay."""
+    made.append(f"pay {amount}")
+    return f"paid {amount}"
+
+
+@tool(effect="pure")
+def look(place: str) -> str:
+    """Look."""
+    made.append(f"look {place}")
+    return f"nothing at {place}"
+
+
+TOOLS = [pay, look]
+SCRIPT = (calls("look", place="home"), calls("pay", amount=5), calls("pay", amount=50), says("done"))
+
+
+class Forbidden:
+    """A model that must not be asked."""
+
+    name = "scripted"
+
+    async def reply(self, request: Any) -> Any:
+        raise AssertionError("a replay asked a model")
+
+
+def an_agent(store: Any, *hooks: Callable[[Agent], Any], model: Any = None, **options: Any) -> Agent:
+    agent = Agent(model or Forbidden(), tools=TOOLS, store=store, **options)
+    for hook in hooks:
+        hook(agent)
+    return agent
+
+
+async def recorded(*hooks: Callable[[Agent], Any], script: Any = SCRIPT, **options: Any) -> MemoryStore:
+    """A store with one session of an agent with these hooks."""
+    store = MemoryStore()
+    await an_agent(store, *hooks, model=ScriptedModel(*script), **options).run("go", session="s")
+    made.clear()
+    return store
+
+
+async def once(store: MemoryStore, *hooks: Callable[[Agent], Any], **options: Any) -> SessionReplay:
+    (found,) = await replay(an_agent(MemoryStore(), *hooks, **options), store, "s")
+    assert made == [], "a replay called a tool"
+    return found
+
+
+def limit(most: int) -> Callable[[Agent], Any]:
+    def hook(agent: Agent) -> None:
+        @agent.gate(ToolCalling, tool="pay")
+        def no_big_sums(event: ToolCalling) -> Deny | None:
+            return Deny("too much") if event.call.arguments["amount"] > most else None
+
+    return hook
+
+
+# ---------------------------------------------------------------- what is found
+
+
+async def test_an_agent_that_has_not_changed_decides_as_recorded():
+    """Behaviour 116: and neither a model nor a tool is called."""
+    found = await once(await recorded(limit(10)), limit(10))
+    assert (found.status, found.turns, found.steps, found.unjudged) == ("same", 1, 4, ())
+    assert found.verdicts >= 3
+
+
+async def test_a_stricter_gate_is_named_with_the_call_that_it_would_have_blocked():
+    found = await once(await recorded(limit(100)), limit(10))
+    (difference,) = found.differences
+    assert (difference.event, difference.tool, difference.step, difference.now_by) == (
+        "ToolCalling",
+        "pay",
+        3,
+        ("no_big_sums",),
+    )
+    assert (difference.was, difference.now, difference.blocks) == ("allow", "deny: too much", True)
+    assert found.status == "different"
+
+
+async def test_a_looser_gate_lets_happen_what_was_refused():
+    found = await once(await recorded(limit(10)), limit(100))
+    (difference,) = found.differences
+    assert (difference.was, difference.now, difference.allows) == ("deny: too much", "allow", True)
+    assert difference.was_by == ("no_big_sums",)
+
+
+async def test_a_replay_ends_at_the_step_of_the_first_difference():
+    found = await once(await recorded(), limit(1))
+    assert [difference.step for difference in found.differences] == [2]
+
+
+async def test_all_calls_of_the_step_of_a_difference_are_judged():
+    script = (calls([("pay", {"amount": 20}), ("look", {"place": "x"}), ("pay", {"amount": 30})]), says("done"))
+    found = await once(await recorded(script=script), limit(1))
+    assert [difference.about for difference in found.differences] == ["s/1/1", "s/1/3"]
+
+
+async def test_other_words_are_no_difference():
+    def refuse(words: str) -> Callable[[Agent], Any]:
+        return lambda agent: agent.gate(ToolCalling, tool="pay", name="refuse")(lambda event: Deny(words))
+
+    found = await once(await recorded(refuse("no")), refuse("never"))
+    assert (found.status, found.reworded) == ("same", 2)
+
+
+async def test_rewritten_arguments_are_compared():
+    def to(name: str) -> Callable[[Agent], Any]:
+        def hook(agent: Agent) -> None:
+            @agent.rewrite(ToolCalling, tool="pay")
+            def direct(event: ToolCalling) -> Any:
+                return {**event.call.arguments, "to": name}
+
+        return hook
+
+    store = await recorded(to("ann"))
+    assert (await once(store, to("ann"))).status == "same"
+    (difference,) = (await once(store, to("bob"))).differences
+    assert (difference.kind, difference.was, difference.now) == (
+        "arguments",
+        '{"amount":5,"to":"ann"}',
+        '{"amount":5,"to":"bob"}',
+    )
+
+
+async def test_gates_see_the_arguments_with_what_rewrites_made_of_them():
+    def halve(agent: Agent) -> None:
+        agent.rewrite(ToolCalling, tool="pay")(
+            lambda event: {**event.call.arguments, "amount": event.call.arguments["amount"] // 2}
+        )
+
+    store = await recorded(halve, limit(30))
+    assert (await once(store, halve, limit(30))).status == "same"
+    assert (await once(store, halve, limit(20))).differences[0].was == "allow"
+
+
+EVENTS = {
+    TurnStarting: Halt("no"),
+    StepStarting: Halt("no"),
+    ModelCalling: Halt("no"),
+    ModelReplying: Regenerate("no"),
+    ToolCalling: Deny("no"),
+    ToolReturning: Deny("no"),
+    MessageAdding: Halt("no"),
+    StepEnding: Halt("no"),
+    Continuing: Vote.FORBID,
+    Stopping: Veto("no"),
+    TurnEnding: Deny("no"),
+}
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
+async def test_a_new_refusal_is_found_at_every_event(event: Any):
+    def refuse(agent: Agent) -> None:
+        agent.gate(event, name="refuse")(lambda event: EVENTS[type(event)])
+
+    found = await once(await recorded(), refuse)
+    (difference,) = found.differences
+    assert (difference.event, difference.now_by) == (event.__name__, ("refuse",))
+    assert (found.status, found.unjudged) == ("different", ())
+
+
+async def test_a_limit_that_would_have_stopped_the_turn_is_an_outcome():
+    found = await once(await recorded(), criteria=[StepLimit(2)])
+    (difference,) = found.differences
+    assert (difference.kind, difference.event, difference.step) == ("outcome", "Continuing", 2)
+    assert difference.now.startswith("forbid: StepLimit")
+
+
+async def test_a_gate_that_asks_gets_the_recorded_answer():
+    def ask(agent: Agent) -> None:
+        agent.gate(ToolCalling, tool="pay", name="ask")(lambda event: Ask("Pay?"))
+
+    store = MemoryStore()
+    agent = an_agent(store, ask, model=ScriptedModel(*SCRIPT))
+    await agent.run("go", session="s")
+    await agent.resume("s", answers={"s/2/1": Approve(by="ann")})
+    await agent.resume("s", answers={"s/3/1": Reject("no", by="ann")})
+    made.clear()
+    assert (await once(store, ask)).status == "same"
+    (difference,) = (await once(store)).differences
+    assert (difference.was, difference.now) == ("ask: Pay?", "allow")
+
+
+# ---------------------------------------------------------------- what hooks ask for
+
+
+async def test_hooks_have_the_time_of_the_record_and_do_not_wait():
+    clock, seen = FakeClock(1_000_000.0), []
+
+    def timed(agent: Agent) -> None:
+        @agent.gate(ToolCalling, tool="pay")
+        async def when(event: ToolCalling, turn: Any) -> None:
+            seen.append(turn.now())
+            await turn.sleep(3600)
+
+    store = await recorded(timed, clock=FakeClock(1_000_000.0, auto=True))
+    before, seen[:] = list(seen), []
+    found = await once(store, timed, clock=clock)
+    assert found.status == "same"
+    assert seen == pytest.approx(before, abs=3601)
+    assert seen[0] < 1_100_000
+
+
+async def test_a_side_call_is_answered_from_the_log():
+    """Behaviour 116: the same question gets the recorded reply; another one cannot be judged."""
+
+    def critic(question: str) -> Callable[[Agent], Any]:
+        def hook(agent: Agent) -> None:
+            @agent.gate(ToolCalling, tool="pay")
+            async def judged(event: ToolCalling, turn: Any) -> Deny | None:
+                reply = await turn.ask("critic", f"{question} {event.call.json}")
+                return Deny("critic") if "no" in reply.text else None
+
+        return hook
+
+    store = await recorded(critic("ok?"), models=[ScriptedModel(says("yes"), says("no"), name="critic")])
+    silent = ScriptedModel(name="critic")
+    assert (await once(store, critic("ok?"), models=[silent])).status == "same"
+    other = await once(store, critic("really?"), models=[silent])
+    assert other.status == "unjudged"
+    assert [(lack.hook, lack.why) for lack in other.unjudged][:1] == [("judged", "asks model 'critic'")]
+    assert silent.requests == []
+
+
+async def test_an_error_that_a_gate_catches_still_leaves_it_unjudged():
+    def careless(agent: Agent) -> None:
+        @agent.gate(ToolCalling, tool="pay")
+        async def judged(event: ToolCalling, turn: Any) -> Allow:
+            try:
+                await turn.ask("critic", "fine?")
+            except Exception:
+                pass
+            return Allow()
+
+    found = await once(await recorded(), careless, models=[ScriptedModel(name="critic")])
+    assert found.status == "unjudged"
+
+
+async def test_slots_are_counted_anew():
+    spent = Slot("spent", int, default=int)
+
+    def budget(most: int) -> Callable[[Agent], Any]:
+        def hook(agent: Agent) -> None:
+            agent.slot(spent)
+
+            @agent.gate(ToolCalling, tool="pay")
+            def within(event: ToolCalling, turn: Any) -> Deny | None:
+                total = turn.get(spent) + event.call.arguments["amount"]
+                turn.set(spent, total)
+                return Deny("over budget") if total > most else None
+
+        return hook
+
+    store = await recorded(budget(100))
+    assert (await once(store, budget(100))).status == "same"
+    (difference,) = (await once(store, budget(54))).differences
+    assert (difference.step, difference.now) == (3, "deny: over budget")
+
+
+async def test_a_message_that_the_conversation_never_had_is_unjudged():
+    def remark(agent: Agent) -> None:
+        @agent.gate(ToolCalling, tool="pay")
+        def note(event: ToolCalling, turn: Any) -> None:
+            turn.add("be careful")
+
+    assert (await once(await recorded(remark), remark)).status == "same"
+    found = await once(await recorded(), remark)
+    assert found.status == "unjudged"
+    assert found.unjudged[0].why == "adds a message to the conversation"
+
+
+async def test_values_of_the_store_are_not_touched():
+    def counting(agent: Agent) -> None:
+        storage = agent.storage("counts")
+
+        @agent.gate(ToolCalling, tool="pay")
+        async def count(event: ToolCalling) -> None:
+            await storage.add("calls", 1)
+
+    store = await recorded()
+    other = MemoryStore()
+    agent = an_agent(other, counting)
+    assert [one.status for one in await replay(agent, store, "s")] == ["same"]
+    assert await other.values.find("counts") == []
+
+
+async def test_what_was_kept_out_of_the_log_is_unjudged():
+    def strict(agent: Agent) -> None:
+        agent.gate(TurnStarting, name="strict")(lambda event: Halt("not that"))
+
+    found = await once(await recorded(strict), strict)
+    assert [(lack.event, lack.hook) for lack in found.unjudged] == [("TurnStarting", "strict")]
+
+
+async def test_a_call_whose_arguments_held_a_secret_is_unjudged():
+    script = (calls("look", place="hunter2"), says("done"))
+    store = await recorded(script=script, secrets=["hunter2"])
+    found = await once(store, lambda agent: agent.gate(ToolCalling)(lambda event: None), secrets=["hunter2"])
+    assert found.status == "unjudged"
+    assert "secret" in found.unjudged[0].why
+
+
+async def test_hooks_that_are_not_asked_again_are_named():
+    def wrapped(agent: Agent) -> None:
+        agent.rewrite(ToolReturning, name="clean")(lambda event: None)
+
+    found = await once(await recorded(), wrapped)
+    assert (found.status, found.not_evaluated) == ("same", ("rewrite 'clean' on ToolReturning",))
+    assert (await once(await recorded(wrapped), wrapped)).not_evaluated == ()
+
+
+# ---------------------------------------------------------------- sub-agents, scopes, stores
+
+
+def family(store: Any, model: Any, child_model: Any, *hooks: Callable[[Agent], Any]) -> Agent:
+    child = Agent(child_model, tools=TOOLS, name="child")
+    agent = Agent(model, tools=[child.as_tool()], store=store, name="parent")
+    for hook in hooks:
+        hook(agent)
+    return agent
+
+
+async def test_the_sessions_of_sub_agents_are_judged_by_the_guards_above_too():
+    store = MemoryStore()
+    model = ScriptedModel(calls("child", task="pay"), says("done"))
+    await family(store, model, ScriptedModel(calls("pay", amount=7), says("paid"))).run("go", session="s")
+
+    def guard(agent: Agent) -> None:
+        agent.gate(ToolCalling, tool="pay", band="guard", name="guard")(lambda event: Deny("no"))
+
+    found = await replay(family(MemoryStore(), Forbidden(), Forbidden(), guard), store)
+    assert [(one.session, one.status) for one in found] == [("s", "same"), ("s//1/1", "different")]
+    assert found[1].differences[0].now_by == ("guard",)
+
+
+async def test_scopes_come_from_a_function_of_the_session():
+    class User:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+    def by_user(agent: Agent) -> None:
+        agent.gate(ToolCalling, tool="pay")(lambda event: None if event.turn.scope.name == "ann" else Deny("not yours"))
+
+    store = MemoryStore()
+    agent = Agent[Any, str](ScriptedModel(*SCRIPT), tools=TOOLS, store=store, scope=User)
+    by_user(agent)
+    await agent.run("go", session="s", scope=User("ann"))
+    again = Agent[Any, str](Forbidden(), tools=TOOLS, scope=User)
+    by_user(again)
+    assert [one.status for one in await replay(again, store, scope=lambda session: User("ann"))] == ["same"]
+    assert [one.status for one in await replay(again, store, scope=lambda session: User("bob"))] == ["different"]
+    with pytest.raises(ConfigError, match="scope"):
+        await replay(again, store)
+
+
+async def test_an_unknown_session_is_an_error_that_names_it():
+    with pytest.raises(SessionUnknown, match="'nobody'"):
+        await replay(Agent(Forbidden()), await recorded(), "nobody")
+
+
+async def test_many_sessions_make_one_report():
+    store = MemoryStore()
+    for number in range(20):
+        script = (calls("pay", amount=number), says("done"))
+        await an_agent(store, model=ScriptedModel(*script)).run("go", session=f"s{number}")
+    report = Report()
+    async for one in Replay(an_agent(MemoryStore(), limit(14)), store).sessions():
+        report.add(one)
+    summary = report.summary
+    assert (summary.sessions, summary.same, summary.different, summary.blocked) == (20, 15, 5, 5)
+    assert summary.changes == (("pay: allow → deny by no_big_sums", 5),)
+    assert summary.exit_code == 1
+    assert "5 decided differently" in str(report)
+    assert "| pay: allow → deny by no\\_big\\_sums | 5 |" in report.markdown()
+
+
+# ---------------------------------------------------------------- a policy alone
+
+
+async def test_rules_alone_take_the_place_of_the_recorded_ones(tmp_path: Path):
+    policy = tmp_path / "policy.toml"
+    policy.write_text('allow = ["look", "pay(amount=5)"]\nunmatched = "deny"\n', encoding="utf-8")
+    store = await recorded()
+    (found,) = await replay(agent_of_policy(policy), store, replacing=["permissions"])
+    assert [(it.tool, it.step, it.now.partition(":")[0]) for it in found.differences] == [("pay", 3, "deny")]
+
+
+async def test_with_rules_alone_the_verdicts_of_other_gates_stand(tmp_path: Path):
+    policy = tmp_path / "policy.toml"
+    policy.write_text('allow = ["look", "pay"]\n', encoding="utf-8")
+    store = await recorded(limit(10))
+    (found,) = await replay(agent_of_policy(policy), store, replacing=["permissions"])
+    assert found.status == "same"
