@@ -42,6 +42,7 @@ PUBLIC = (
     "windlass.policies",
     "windlass.protocols",
     "windlass.records",
+    "windlass.replay",
     "windlass.server",
     "windlass.states",
     "windlass.stores",
