@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
@@ -29,8 +30,9 @@ from windlass import (
 )
 from windlass.errors import SessionConflict, SessionError, SessionUnknown, StoreError
 from windlass.protocols import Store
-from windlass.records import Delegated, SessionOpened, StepEnded, ToolCalled, ToolReturned, encode
+from windlass.records import Delegated, SessionOpened, SlotSet, StepEnded, ToolCalled, ToolReturned, encode
 from windlass.stores import MemoryStore
+from windlass.stores.batches import SLICE
 from windlass.stores.sqlite import SQLiteStore
 from windlass.testing import FakeClock, FunctionModel, ScriptedModel, calls, says, unpaired
 from windlass.transfer import export_session, import_session
@@ -487,3 +489,78 @@ async def test_a_fork_of_a_fork_goes_on_too(store):
     opened = (await store.read(second))[0]
     assert isinstance(opened, SessionOpened)
     assert (opened.how, opened.origin.partition("@")[0]) == ("forked", "first")
+
+
+# ---------------------------------------------------------------- large sessions
+
+
+class Turns:
+    """Counts how often another task runs."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def run(self) -> None:
+        while True:
+            self.count += 1
+            await asyncio.sleep(0)
+
+
+class Marking:
+    """A store that notes how often another task ran between its calls, and how many batches it was given."""
+
+    def __init__(self, store: Any, turns: Turns) -> None:
+        self._store = store
+        self._turns = turns
+        self._since = 0
+        self.idle: dict[str, int] = {}
+        self.batches_created = 0
+
+    async def read(self, *given: Any) -> Any:
+        found = await self._store.read(*given)
+        self._since = self._turns.count
+        return found
+
+    async def batches(self, *given: Any) -> Any:
+        found = await self._store.batches(*given)
+        self._since = self._turns.count
+        return found
+
+    async def create(self, logs: Any) -> None:
+        self.note("create")
+        self.batches_created += sum(len(log.batches) for log in logs)
+        await self._store.create(logs)
+
+    def note(self, what: str) -> None:
+        self.idle[what] = self._turns.count - self._since
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+async def test_other_tasks_run_while_a_large_session_is_forked_exported_and_imported(tmp_path):
+    turns = Turns()
+    ticking = asyncio.create_task(turns.run())
+    store = Marking(SQLiteStore(tmp_path / "large.db", synchronous="NORMAL"), turns)
+    agent = Agent(FunctionModel(lambda request: says("hi")), store=store)
+    await agent.run("hello", session="s")
+    length = len(await store.read("s"))
+    for at in range(24):
+        await store.append(
+            "s", [SlotSet(slot="n", value=f"{at} {n}" + "x" * 1000) for n in range(500)], length + at * 500
+        )
+    slices = 24 * 500 * 1000 // SLICE
+    await agent.fork("s", to="fork")
+    assert store.idle["create"] > slices / 2
+    assert store.batches_created > slices / 2
+    lines = await export_session(store, "s")
+    store.note("export")
+    assert store.idle["export"] > slices / 2
+    before = turns.count
+    await import_session(store, lines, "copy")
+    assert turns.count - before > slices
+    for copy in ("fork", "copy"):
+        assert len(await store.read(copy)) == length + 24 * 500
+        await store.verify(copy)
+    ticking.cancel()
+    await store.close()

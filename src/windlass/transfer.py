@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeGuard
 
@@ -45,11 +46,10 @@ from .records import (
     TurnEnded,
     TurnStarted,
     UndoCalled,
-    decode,
     parent_of,
 )
 from .states import BACKGROUND, Fold, background_key
-from .stores.batches import lines_of, records_of
+from .stores.batches import SLICE, lines_of, records_of
 from .stores.chains import START, Chain, chain_of
 from .terms import without_answers
 
@@ -66,10 +66,11 @@ async def export_session(store: Store, session: str) -> list[str]:
         header["start"] = batches[0].previous.hex()
     if fingerprint := _chain_of(store).fingerprint:
         header["key"] = fingerprint.hex()
-    lines = [_line(header)]
+    lines, pause = [_line(header)], _Pause()
     for batch in batches:
         lines += batch.lines.decode("utf-8", "surrogatepass").split("\n")
         lines.append(_line({"link": batch.link.hex(), "count": batch.count, **_plain_seals(batch)}))
+        await pause.after(len(batch.lines))
     return lines
 
 
@@ -84,22 +85,36 @@ async def import_session(
     """
     if session is not None:
         check_new_id(session)
-    log = _parse(lines, chain_of(key) if key is not None else _chain_of(store))
+    log, batches = await _parse(lines, chain_of(key) if key is not None else _chain_of(store))
+    records = [record for batch in batches for record in batch]
     name = log.session if session is None else session
     if session is None:
-        _check_exported_id(log)
+        _check_exported_id(log, records)
     if await store.read(name):
         raise SessionConflict(f"session {name!r} already exists; import it under another id", session=name)
-    await _check_background(store, log, renamed=name != log.session)
+    await _check_background(store, log, records, renamed=name != log.session)
     if name != log.session:
-        log = _renamed_log(log, name)
+        log = await _renamed_log(log, batches, records, name)
     await store.create([log])
     return name
 
 
-async def _check_background(store: Store, log: Log, *, renamed: bool) -> None:
+class _Pause:
+    """Lets other tasks run once in a while, during work on a large session."""
+
+    def __init__(self) -> None:
+        self._size = 0
+
+    async def after(self, size: int) -> None:
+        """So many bytes of the log were worked on."""
+        self._size += size
+        if self._size >= SLICE:
+            self._size = 0
+            await asyncio.sleep(0)
+
+
+async def _check_background(store: Store, log: Log, records: list[Record], *, renamed: bool) -> None:
     """Raise if a background child would be started once more, because its own session was not imported before."""
-    records = [decode(line) for batch in log.batches for line in batch.lines.split(b"\n")]
     at_work = [record for record in records if isinstance(record, Delegated) and record.background]
     left = _without_background(records)
     for started in [record for record in at_work if record not in left]:
@@ -111,9 +126,8 @@ async def _check_background(store: Store, log: Log, *, renamed: bool) -> None:
             )
 
 
-def _check_exported_id(log: Log) -> None:
+def _check_exported_id(log: Log, records: list[Record]) -> None:
     """Raise if an id from an export cannot be that of a user's session, nor that of a sub-agent's."""
-    records = [decode(line) for batch in log.batches for line in batch.lines.split(b"\n")]
     try:
         check = check_id if parent_of(records) else check_new_id
         check(log.session)
@@ -127,21 +141,20 @@ def _chain_of(store: Store) -> Chain:
     return chain
 
 
-def _renamed_log(log: Log, name: str) -> Log:
+async def _renamed_log(log: Log, batches: list[list[Record]], whole: list[Record], name: str) -> Log:
     """The log of a session under another id, batch by batch. What was pruned stays pruned."""
-    batches = [[decode(line) for line in batch.lines.split(b"\n")] for batch in log.batches]
-    whole = [record for batch in batches for record in batch]
     _check_no_child_runs(whole, log.session)
-    copy = _Copy(log.session, name, whole)
+    copy, pause = _Copy(log.session, name, whole), _Pause()
     new: list[Batch] = []
     for batch, records in zip(log.batches, batches, strict=True):
         lines = lines_of([copy.renamed(record) for record in records])
         new.append(batch.replace(lines=lines) if batch.pruned else Batch(batch.seq, batch.count, b"", lines))
+        await pause.after(len(lines))
     return Log(name, tuple(new))
 
 
-def _parse(lines: Iterable[str], chain: Chain) -> Log:
-    """The session in some lines. Raises `StoreError` unless they are what was exported."""
+async def _parse(lines: Iterable[str], chain: Chain) -> tuple[Log, list[list[Record]]]:
+    """The session in some lines, and the records of its batches. Raises `StoreError` unless it is what was exported."""
     texts = [line for line in (line.rstrip("\r\n") for line in lines) if line]
     header: dict[str, Any] = _plain(texts[0], 1) if texts else {}
     session = header.get("session")
@@ -151,9 +164,11 @@ def _parse(lines: Iterable[str], chain: Chain) -> Log:
     start = _hex(header.get("start", START.hex()), 1)
     chain = _chain_of_export(header, chain)
     batches: list[Batch] = []
+    records: list[list[Record]] = []
     batch: list[bytes] = []
-    previous, count = start, 0
+    previous, count, pause = start, 0, _Pause()
     for number, line in enumerate(texts[1:], 2):
+        await pause.after(len(line))
         plain = _plain(line, number)
         if "kind" in plain:
             batch.append(line.encode("utf-8", "surrogatepass"))
@@ -167,14 +182,14 @@ def _parse(lines: Iterable[str], chain: Chain) -> Log:
         one = Batch(count, len(batch), _hex(plain.get("link"), number), b"\n".join(batch), previous, seals, nonce)
         if len(batch) != plain.get("count") or _link_of(chain, session, one) != one.link:
             raise StoreError(f"line {number}: the records before it differ from the exported ones")
-        records_of(session, count, one.lines)
+        records.append(records_of(session, count, one.lines))
         batches.append(one)
         previous = one.link
         count += len(batch)
         batch = []
     if batch or not count or count != header.get("records"):
         raise StoreError(f"the export is cut short: {count} of {header.get('records')} records are complete")
-    return Log(session, tuple(batches), start)
+    return Log(session, tuple(batches), start), records
 
 
 def _chain_of_export(header: dict[str, Any], chain: Chain) -> Chain:
@@ -263,8 +278,24 @@ async def fork_session(store: Store, session: str, to: str, at: int | None, now:
         )
     copies = (await _copy_of(store, session, to, records, at)).with_children()
     await _check_ids_free(store, [copy.to for copy in copies])
-    logs = [(copy.to, copy.log(now)) for copy in reversed(copies) if copy.records]
-    await store.create([Log(name, (Batch(0, len(log), b"", lines_of(log)),)) for name, log in logs])
+    await store.create([Log(copy.to, await _batches_of(copy.log(now))) for copy in reversed(copies) if copy.records])
+
+
+async def _batches_of(records: Iterable[Record]) -> tuple[Batch, ...]:
+    """A new log as batches. A long one has several, and other tasks run in between."""
+    batches: list[Batch] = []
+    lines: list[bytes] = []
+    seq, size = 0, 0
+    for record in records:
+        lines.append(lines_of([record]))
+        size += len(lines[-1])
+        if size >= SLICE:
+            batches.append(Batch(seq, len(lines), b"", b"\n".join(lines)))
+            seq, size, lines = seq + len(lines), 0, []
+            await asyncio.sleep(0)
+    if lines:
+        batches.append(Batch(seq, len(lines), b"", b"\n".join(lines)))
+    return tuple(batches)
 
 
 class _Copy:
@@ -292,15 +323,18 @@ class _Copy:
         """This copy and those of its sub-agents, the deepest first."""
         return sorted(self.with_children(), key=lambda copy: -len(copy.session))
 
-    def log(self, now: float) -> list[Record]:
+    def log(self, now: float) -> Iterator[Record]:
         """The log of the copy. Decisions of hooks may come before the `SessionOpened`."""
-        log = [self.renamed(_without_answers(record)) for record in self.records]
-        opened = next((index for index, record in enumerate(log) if isinstance(record, SessionOpened)), None)
-        if opened is not None:
-            log[opened] = log[opened].replace(how="forked", origin=f"{self.session}@{self.at}", forked_at=now)
-        if self.parent:
-            log = [record.replace(parent=self.parent) if _names_parent(record) else record for record in log]
-        return log
+        opened = False
+        for one in self.records:
+            record = self.renamed(_without_answers(one))
+            if isinstance(record, SessionOpened):
+                if not opened:
+                    opened = True
+                    record = record.replace(how="forked", origin=f"{self.session}@{self.at}", forked_at=now)
+                if self.parent and record.parent:
+                    record = record.replace(parent=self.parent)
+            yield record
 
     def renamed(self, record: Record) -> Record:
         """The record with the ids of turns, steps and running sub-agents changed to those of the new session."""
@@ -326,10 +360,6 @@ _IDS: dict[type[Record], str] = {
     Answered: "id",
     TurnStarted: "ref",
 }
-
-
-def _names_parent(record: Record) -> bool:
-    return isinstance(record, SessionOpened) and bool(record.parent)
 
 
 def _calls(records: Sequence[Record]) -> dict[str, str]:
@@ -380,6 +410,7 @@ async def _copy_of(store: Store, session: str, to: str, records: Sequence[Record
     kept = _matching_children(kept, children)
     asked = [record.id for record in records if isinstance(record, Asked)]
     copy = _Copy(session, to, kept, at, asked)
+    await asyncio.sleep(0)
     pending = _pending_answers(kept, copy.calls, {name for child in children for name in child.asked})
     copy.records = [record for index, record in enumerate(kept) if index not in pending]
     copy.children = children
