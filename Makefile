@@ -51,7 +51,7 @@ campaign: $(DEV) ## Kill every scenario on every store, cancel 10,000 turns, try
 		tests/agent_files tests/crash tests/mcp/test_contents.py tests/server/test_bodies.py tests/server/test_streams.py \
 		tests/test_cancel_anywhere.py $(ARGS)
 
-siege: $(DEV) ## Kill, stop, cut off and race processes and tamper with both stores for about five minutes; SEED=7 repeats it
+siege: $(DEV) ## Kill, stop, cut off and race processes and tamper with both stores for five to ten minutes; SEED=7 repeats it
 	@seed=$(or $(SEED),$$(date +%s)); echo "seed $$seed; repeat it with: make siege SEED=$$seed"; \
 		WINDLASS_SIEGE=1 WINDLASS_SIEGE_SEED=$$seed WINDLASS_SEED=$$seed $(BIN)/python -m pytest -q -n 2 -rP \
 		--show-capture=stdout tests/siege tests/crash/test_ownership.py tests/stores/test_tampering.py $(ARGS)
