@@ -16,11 +16,12 @@ from windlass.stores import waiting
 from .ran import Ran
 from .servers.llama import llama, weights
 from .servers.postgres import database, postgres
+from .servers.temporal import temporal
 
 # An opt-in check with a program of 850 MB: `make phoenix` sets the variable.
 collect_ignore = [] if os.environ.get("WINDLASS_PHOENIX") else ["capabilities/test_phoenix.py"]
 
-__all__ = ["database", "llama", "postgres", "weights"]
+__all__ = ["database", "llama", "postgres", "temporal", "weights"]
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ PUBLIC = (
     "windlass.decisions",
     "windlass.deltas",
     "windlass.engines.pool",
+    "windlass.engines.temporal",
     "windlass.errors",
     "windlass.evals",
     "windlass.evals.checks",

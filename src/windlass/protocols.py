@@ -270,7 +270,10 @@ class WorkStore(Store, Protocol):
         ...
 
     async def assign(self, session: str, engine: str, *, former: str = "") -> str:
-        """Let an engine drive a session, unless another one than `former` does; returns the engine that does then."""
+        """Let an engine drive a session, unless another one than `former` does; returns the engine that does then.
+
+        Raises `SessionBusy` if a turn runs in the session, and another engine or none has begun it.
+        """
         ...
 
 

@@ -26,7 +26,7 @@ from ._kernel.channel import Channel
 from ._kernel.child_program import check_edit
 from ._kernel.contracts import Emit
 from ._kernel.entry import Entry
-from ._kernel.inbox import cancel_reason, steering_message
+from ._kernel.inbox import cancel_reason, entries_below, steering_message
 from ._kernel.journal import Journal
 from ._kernel.loop import drive_wrapped
 from ._kernel.program import Program
@@ -174,16 +174,65 @@ class Sessions(Generic[OutputT]):
         try:
             running.fold = await self._log(work.session)
             running.mail = bool(await self._store.inbox(work.session, running.fold.inbox))
-            request: TurnRequest | None = TurnRequest(work.session, None, None, scope)
-            if over(running.fold):
-                request = await self._next_queued(program, running, scope)
-            if request is None:
-                await self._leave(running)
-                return None
         except BaseException:
             await self._leave(running)
             raise
-        return await self._take_turn(program, request, running)
+        result, _ = await self._do_next(program, running, scope)
+        return result
+
+    async def drive(
+        self, program: Program, session: str, scope: Any, engine: str
+    ) -> tuple[Result[OutputT] | None, State]:
+        """`work` for an engine, which decides who works on a session: whoever did so before is fenced.
+
+        Returns the state of the session, too.
+        """
+        running = await self._enter(session, takeover=True, engine=engine)
+        if not isinstance(running, RunningTurn):  # a takeover is never refused
+            raise running.error(self._busy_error)
+        return await self._do_next(program, running, scope, engine)
+
+    async def _do_next(
+        self, program: Program, running: RunningTurn, scope: Any, engine: str = ""
+    ) -> tuple[Result[OutputT] | None, State]:
+        """Resume the turn of a session that was entered, or open one with the next queued message; then leave.
+
+        A turn that waits for people stays as it is until something has come. Returns no result if nothing was done.
+        """
+        try:
+            request = await self._next_request(program, running, scope, engine)
+        except BaseException:
+            await self._leave(running)
+            raise
+        if request is None:
+            await self._leave(running)
+            return None, running.fold.state
+        result = await self._take_turn(program, request, running)
+        return result, result.state
+
+    async def _next_request(
+        self, program: Program, running: RunningTurn, scope: Any, engine: str
+    ) -> TurnRequest | None:
+        session, fold = running.session, running.fold
+        if not over(fold):
+            waits = await self._waits(program, running)
+            return None if waits else TurnRequest(session, None, None, scope, engine=engine)
+        kinds = queued_kinds(column_text(program.name))
+        for key, kind, data in await self._store.inbox(session, fold.inbox) if running.mail else ():
+            if kind in kinds and (message := steering_message(data)) is not None:
+                return TurnRequest(session, message, None, scope, steering=key, inbox_kind=kind, engine=engine)
+        return None
+
+    async def _waits(self, program: Program, running: RunningTurn) -> bool:
+        """Whether a turn waits for people, and nothing has come since."""
+        turn, now = running.fold.turn, program.now()
+        if turn is None or not isinstance(turn.outcome, Suspended):
+            return False
+        from .approvals import due_answer
+
+        entries = await self._store.inbox(running.session, running.fold.inbox) if running.mail else ()
+        came = [kind for _, kind, _ in entries] + [kind for kind, _ in await entries_below(self._store, running.fold)]
+        return not {"answer", "cancel"} & set(came) and not any(due_answer(asked, now) for asked in turn.waiting)
 
     async def _take_turn(self, program: Program, request: TurnRequest, running: RunningTurn) -> Result[OutputT]:
         """A turn, and what follows as long as approvers answer what it asks."""
@@ -513,14 +562,6 @@ class Sessions(Generic[OutputT]):
                             raise
         finally:
             del self._steering[key]
-
-    async def _next_queued(self, program: Program, running: RunningTurn, scope: Any) -> TurnRequest | None:
-        """The turn that the earliest queued message for this agent opens; None if there is no such message."""
-        kinds = queued_kinds(column_text(program.name))
-        for key, kind, data in await self._store.inbox(running.session, running.fold.inbox):
-            if kind in kinds and (message := steering_message(data)) is not None:
-                return TurnRequest(running.session, message, None, scope, steering=key, inbox_kind=kind)
-        return None
 
     async def steered(self, program: Program, session: str, key: str) -> Result[OutputT] | None:
         """The result of the turn of another agent or process that took a message; None if none did."""

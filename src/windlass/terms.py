@@ -113,13 +113,11 @@ def people_of(terms: Sequence[Terms]) -> tuple[str, ...] | None:
 
 def standing(asked: Asked, now: float) -> Standing:
     """How far a question is answered at a moment."""
-    given: dict[str, float] = {}
-    for answered in asked.answers:
-        given.setdefault(answered.by, answered.answered_at or answered.at)
+    given = _given(asked)
     needs: list[Need] = []
     rejected = expired = False
     for terms in terms_of(asked):
-        need = _need(terms, given, now)
+        need, _ = _stage(terms, given, now)
         if not need.met and terms.expires_at is not None and now >= terms.expires_at:
             expired, rejected = True, rejected or terms.default != "approve"
             need = need.replace(met=terms.default == "approve")
@@ -130,18 +128,42 @@ def standing(asked: Asked, now: float) -> Standing:
     return Standing(status, tuple(needs), expired and status != "open")
 
 
-def _need(terms: Terms, given: dict[str, float], now: float) -> Need:
-    """The first stage that is not met, or the last one. A stage begins when the one before it is met."""
+def next_change(asked: Asked, now: float) -> float | None:
+    """When time alone changes where a question stands: it expires, or more people may answer. None if never.
+
+    A question that has expired changes now.
+    """
+    if standing(asked, now).status != "open":
+        return now
+    moments: list[float | None] = []
+    for terms in terms_of(asked):
+        need, began = _stage(terms, _given(asked), now)
+        stage = terms.stages[need.stage - 1]
+        if not need.met:
+            moments += [terms.expires_at, began + stage.escalate[0] if stage is not None and stage.escalate else None]
+    return min([at for at in moments if at is not None and at > now], default=None)
+
+
+def _given(asked: Asked) -> dict[str, float]:
+    """Who has answered a question, and when."""
+    given: dict[str, float] = {}
+    for answered in asked.answers:
+        given.setdefault(answered.by, answered.answered_at or answered.at)
+    return given
+
+
+def _stage(terms: Terms, given: dict[str, float], now: float) -> tuple[Need, float]:
+    """The first stage that is not met, or the last one, and when it began: when the one before it was met."""
     began, count = terms.asked_at, len(terms.stages)
     need = Need(terms.by, None, 1)
     for number, stage in enumerate(terms.stages, 1):
         people, quorum, since = _people(stage, began, now)
         times = {name: max(at, since.get(name, at)) for name, at in given.items() if people is None or name in people}
         need = Need(terms.by, people, quorum, tuple(times), len(times) >= quorum, number, count)
-        if not need.met:
+        if not need.met or number == count:
             break
         began = max(began, sorted(times.values())[quorum - 1])
-    return need
+    return need, began
 
 
 def _people(stage: Stage | None, began: float, now: float) -> tuple[tuple[str, ...] | None, int, dict[str, float]]:

@@ -27,6 +27,7 @@ from .records import (
     ModelReplied,
     Record,
     ReplyRejected,
+    Resumed,
     Rewritten,
     StepEnded,
     Suspended,
@@ -121,7 +122,7 @@ class Watch:
         try:
             while True:
                 running = self._running()  # asked before the log is read: what it wrote is there
-                alive = running is not None or (await self._store.ownership(self._session)).alive
+                alive = running is not None or await self._is_driven(positions.root)
                 voice = None if running is None else running.voice
                 bell.listen_to(voice)
                 fresh = False
@@ -141,10 +142,15 @@ class Watch:
         finally:
             bell.listen_to(None)
 
+    async def _is_driven(self, shown: Position | None) -> bool:
+        """Whether another process works on the turn, or an engine will go on with it."""
+        ownership = await self._store.ownership(self._session)
+        return ownership.alive or (ownership.engine != "" and (shown is None or not shown.stopped))
+
     async def _start(self) -> Positions:
         """Where to begin: after the token, or with the latest turn."""
         running = self._running()
-        alive = running is not None or (await self._store.ownership(self._session)).alive
+        alive = running is not None or await self._is_driven(None)
         log = await self._store.read(self._session)
         if running is not None and running.has_ended:  # meanwhile: now the log has all of that turn
             alive, log = False, await self._store.read(self._session)
@@ -209,13 +215,13 @@ class _closing:
 
 class Position:
     """How many records of a log were shown, and where its sub-agents' logs stand. `ended` says that the end of its turn
-    was shown."""
+    was shown, and `stopped` that it is the last that is known of the turn: it has ended, or waits."""
 
     def __init__(self, session: str, read: int = 0) -> None:
         self.session = session
         self.read = read
         self.children: list[Position] = []
-        self.ended = False
+        self.ended = self.stopped = False
 
     def note(self, record: Record) -> None:
         """A record is shown. The sub-agents of a step end before it does."""
@@ -223,6 +229,10 @@ class Position:
         if isinstance(record, StepEnded | TurnEnded):
             self.children = []
         self.ended = isinstance(record, TurnEnded) or (self.ended and not isinstance(record, TurnStarted))
+        if isinstance(record, TurnEnded | Suspended):
+            self.stopped = True
+        elif isinstance(record, TurnStarted | Resumed):
+            self.stopped = False
 
     def add(self, session: str) -> Position:
         """A sub-agent begins. One that goes on keeps its position."""
@@ -244,6 +254,11 @@ class Position:
         made = cls(session, read)
         made.children = [cls.of(*child) for child in children]
         return made
+
+
+def position_after(session: str, records: int) -> str:
+    """The token of a watch that has shown so many records of a session."""
+    return Positions(session, records).token()
 
 
 class Positions:

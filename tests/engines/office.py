@@ -109,7 +109,8 @@ class Town(Office):
         """A worker as people start it."""
         path = os.pathsep.join(filter(None, sys.path))
         env = {**os.environ, "PYTHONPATH": path, "OFFICE": str(self.folder), "OFFICE_STORE": self.address}
-        words = [sys.executable, "-m", "windlass", command, f"{MODULE}:agent", *arguments]
+        agent = ["--agent", f"{MODULE}:agent"] if command == "run" else [f"{MODULE}:agent"]
+        words = [sys.executable, "-m", "windlass", command, *agent, *arguments]
         with (self.folder / "log").open("ab") as log:
             self.processes.append(subprocess.Popen(words, env={**env, **environment}, stdout=log, stderr=log))
         return self.processes[-1]

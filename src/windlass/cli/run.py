@@ -28,6 +28,7 @@ from .assembling import Choice, agent_options, assemble, remembers_rules, scope_
 from .attachments import message_with
 from .json_lines import end_of, lines_of
 from .output import echo, echo_json, is_terminal, wrap
+from .temporal import TemporalTurns, temporal_options
 from .turns import CANCELLED, SUSPENDED, Turns, answer_commands, ended, exit_code
 from .view import TurnView
 
@@ -38,12 +39,23 @@ from .view import TurnView
 @click.option("--session", metavar="ID", help="Continue this session, or begin one with this id.")
 @click.option("--file", "files", multiple=True, metavar="PATH", help="Attach a file or image; - is the standard input.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per event, and one at the end.")
-def run(prompt: str | None, session: str | None, files: tuple[str, ...], as_json: bool, **chosen: Any) -> None:
+@temporal_options
+def run(
+    prompt: str | None,
+    session: str | None,
+    files: tuple[str, ...],
+    as_json: bool,
+    temporal: str | None,
+    task_queue: str,
+    namespace: str,
+    **chosen: Any,
+) -> None:
     """Run one turn, and print the answer.
 
     Without PROMPT, it is read from the standard input. Without PROMPT and input, --session resumes a turn that was
     interrupted or waits for an answer. On a terminal, the answer is streamed and questions are asked; elsewhere only
-    the answer goes to stdout. All is kept in a store and can be continued.
+    the answer goes to stdout. All is kept in a store and can be continued. With --temporal, workers run the turn (see
+    `windlass worker`), and this command shows it.
 
     Exit codes: 0 completed, 1 failed, 2 wrong usage, 3 waits for an answer, 4 stopped by a limit or a hook, 130
     cancelled.
@@ -52,7 +64,10 @@ def run(prompt: str | None, session: str | None, files: tuple[str, ...], as_json
     message = _message(prompt, files, session)
     agent, address = assemble(choice)
     show: _Screen = _JsonLines() if as_json else _Terminal() if is_terminal() else _Plain()
-    turns = Turns(agent, session or new_id(), scope_of(choice))
+    name = session or new_id()
+    turns: Turns | TemporalTurns = Turns(agent, name, scope_of(choice))
+    if temporal is not None:
+        turns = TemporalTurns(agent, name, temporal, namespace, task_queue)
     show.begin(turns.session)
     with asyncio.Runner() as runner:
         try:
@@ -91,7 +106,7 @@ async def _close(agent: Agent[Any, Any]) -> None:
 class _Run:
     """A turn with its questions. Ctrl-C cancels the turn; a second one breaks off the program."""
 
-    def __init__(self, runner: asyncio.Runner, turns: Turns, screen: _Screen) -> None:
+    def __init__(self, runner: asyncio.Runner, turns: Turns | TemporalTurns, screen: _Screen) -> None:
         self.runner = runner
         self.turns = turns
         self.screen = screen
@@ -141,7 +156,7 @@ def typed(asks: Answering) -> AnyResolution | None:
 
 
 @contextmanager
-def cancelling(turns: Turns) -> Generator[None, None, None]:
+def cancelling(turns: Turns | TemporalTurns) -> Generator[None, None, None]:
     """Let the first Ctrl-C cancel the turn that runs inside. The next one interrupts it: it can be resumed."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()

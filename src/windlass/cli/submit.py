@@ -18,6 +18,7 @@ from .assembling import shared_agent
 from .json_lines import end_of
 from .output import echo, echo_json
 from .stores import report_errors
+from .temporal import temporal_options, temporal_runner
 from .turns import ended, exit_code
 from .worker import close
 
@@ -29,6 +30,7 @@ from .worker import close
 @click.option("--session", metavar="ID", help="The session of the message. Without it, a new one.")
 @click.option("--key", help="Submit again with the same session and key, and the message is queued only once.")
 @click.option("--priority", type=click.IntRange(0, 9), default=5, show_default=True, help="9 comes first.")
+@temporal_options
 @click.option("--wait", is_flag=True, help="Wait for the turn to end, and print the answer.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def submit(
@@ -38,10 +40,13 @@ def submit(
     session: str | None,
     key: str | None,
     priority: int,
+    temporal: str | None,
+    task_queue: str,
+    namespace: str,
     wait: bool,
     as_json: bool,
 ) -> None:
-    """Queue a message for a worker, and print the session's id.
+    """Queue a message for a worker, and print the session's id. With --temporal, its workers run the turn.
 
     Without PROMPT, it is read from the standard input. With --wait the exit codes are those of `windlass run`.
     """
@@ -53,6 +58,10 @@ def submit(
 
     async def work() -> tuple[bool, Result[Any] | None]:
         try:
+            if temporal is not None:
+                runner = await temporal_runner(named, temporal, namespace, task_queue=task_queue)
+                new = await runner.send(text, session=name, key=given, priority=priority)
+                return new, await runner.result(name, given) if wait else None
             queue = Queue(named)
             new = await queue.submit(text, session=name, key=given, priority=priority)
             return new, await queue.result(name, given) if wait else None

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 import signal
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +19,10 @@ from .assembling import shared_agent
 from .loading import ScopeFactory, scope_option
 from .output import echo
 from .stores import report_errors
+from .temporal import temporal_options, temporal_runner
+
+if TYPE_CHECKING:
+    from windlass.engines.temporal import TemporalRunner
 
 
 @click.command()
@@ -26,6 +31,10 @@ from .stores import report_errors
 @click.option("--concurrency", type=click.IntRange(1), default=8, show_default=True, help="How many turns run at once.")
 @click.option("--poll", type=click.FloatRange(0.001), default=POLL, show_default=True, help="In seconds, when idle.")
 @click.option("--until-idle", is_flag=True, help="Stop when there is nothing to do.")
+@temporal_options
+@click.option(
+    "--heartbeat", type=click.FloatRange(1), default=2.0, show_default=True, help="Under Temporal, in seconds."
+)
 @click.option(
     "--drain",
     type=click.FloatRange(0),
@@ -41,6 +50,10 @@ def worker(
     concurrency: int,
     poll: float,
     until_idle: bool,
+    temporal: str | None,
+    task_queue: str,
+    namespace: str,
+    heartbeat: float,
     drain: float,
     scope: ScopeFactory | None,
 ) -> None:
@@ -49,12 +62,23 @@ def worker(
     These are messages that `windlass submit` has queued, turns whose process has died, and turns that were answered.
     Any number of workers may use the same store. SIGTERM and Ctrl-C let the turns end that run; a second one
     interrupts them.
+
+    With --temporal, Temporal decides who works on a session, and keeps its timers: see the guide "From a laptop to a
+    cluster". A worker that sends no heartbeat for --heartbeat seconds loses its sessions.
     """
+    if temporal is not None and until_idle:
+        raise click.UsageError("--until-idle does not go with --temporal: Temporal knows what there is to do")
     named, _ = shared_agent(agent, store)
     show_log()
 
     async def work() -> None:
         try:
+            if temporal is not None:
+                runner = await temporal_runner(
+                    named, temporal, namespace, task_queue=task_queue, scope=scope, heartbeat=heartbeat
+                )
+                await work_under_temporal(runner, concurrency, drain)
+                return
             made = Worker(named, concurrency=concurrency, scope=scope, poll=poll)
             stop_at_signals(made)
             echo(f"worker {os.getpid()} of agent {named.name}", err=True)
@@ -65,15 +89,29 @@ def worker(
     report_errors(lambda: asyncio.run(work()))
 
 
+async def work_under_temporal(runner: TemporalRunner[Any, Any], concurrency: int, drain: float) -> None:
+    """Work until a signal comes."""
+    stopped = asyncio.Event()
+    at_signals(stopped.set)
+    async with runner.worker(concurrency=concurrency, patience=drain):
+        echo(f"worker {os.getpid()} of agent {runner.agent.name}, task queue {runner.task_queue}", err=True)
+        await stopped.wait()
+
+
 def stop_at_signals(made: Worker[Any, Any]) -> None:
     """The first SIGTERM or Ctrl-C stops a worker; the second one interrupts its turns, too."""
-    loop = asyncio.get_running_loop()
 
     def stop() -> None:
         if made.stopping:
             made.interrupt()
         made.stop()
 
+    at_signals(stop)
+
+
+def at_signals(stop: Callable[[], None]) -> None:
+    """Call a function at SIGTERM and Ctrl-C."""
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         try:
             loop.add_signal_handler(number, stop)

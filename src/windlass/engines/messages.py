@@ -9,6 +9,7 @@ from windlass.agent import Agent, user_message
 from windlass.errors import ConfigError
 from windlass.messages import AnyMessage, Message
 from windlass.results import Result
+from windlass.states import fold_in_slices
 
 OutputT = TypeVar("OutputT")
 
@@ -26,6 +27,14 @@ def inbox_key(key: Any) -> str:
     if not isinstance(key, str) or not key:
         raise ConfigError(f"key={key!r} must be a text that identifies the message within its session")
     return f"turn/{key}"
+
+
+async def latest_result(agent: Agent[Any, OutputT], session: str) -> Result[OutputT]:
+    """The result of a session's latest turn, as it stands."""
+    records = await agent.store.read(session)
+    fold = await fold_in_slices(session, records)
+    program = agent._compile()  # pyright: ignore[reportPrivateUsage]
+    return Result(fold.state, agent._output, program.hooks.slots, None, records)  # pyright: ignore[reportPrivateUsage]
 
 
 async def result_of(agent: Agent[Any, OutputT], session: str, key: str) -> Result[OutputT]:

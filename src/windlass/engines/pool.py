@@ -56,8 +56,7 @@ class Queue(Generic[ScopeT, OutputT]):
         after earlier messages of its session. Sessions with a higher `priority`, 0 to 9, come first.
         """
         check_new_id(session) if not await self.agent.store.read(session) else check_id(session)
-        if type(priority) is not int or not 0 <= priority <= 9:
-            raise ConfigError(f"priority={priority!r} must be a whole number from 0 to 9")
+        check_priority(priority)
         agent = self.agent
         kind = queued_kind(column_text(agent.name), priority)
         return await agent._sessions.put(session, inbox_key(key), kind, checked_message(message))  # pyright: ignore[reportPrivateUsage]
@@ -69,6 +68,12 @@ class Queue(Generic[ScopeT, OutputT]):
         """
         async with asyncio.timeout(timeout):
             return await result_of(self.agent, session, inbox_key(key))
+
+
+def check_priority(priority: object) -> None:
+    """Raise `ConfigError` unless this is a priority."""
+    if type(priority) is not int or not 0 <= priority <= 9:
+        raise ConfigError(f"priority={priority!r} must be a whole number from 0 to 9")
 
 
 def work_store(agent: Agent[Any, Any], what: str) -> WorkStore:

@@ -342,6 +342,10 @@ class PostgresStore:
         check_claimed(self.chain, session, row.owner, row.epoch, row.engine, row.claim)
         if row.engine not in ("", former, engine):
             return row.engine
+        if row.engine != engine and self.passes.get(session) is not None:
+            raise busy_here(session)
+        if row.engine != engine and self._is_alive(db, row.owner):
+            raise busy(session, row.owner)
         checksum = claim_checksum(self.chain, session, row.owner, row.epoch, engine)
         query: LiteralString = "UPDATE sessions SET engine = %s, claim = %s WHERE number = %s"
         db.execute(query, (engine, checksum, row.number))

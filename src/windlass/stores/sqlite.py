@@ -353,6 +353,10 @@ class SQLiteStore:
         check_claimed(self.chain, session, owner, epoch, found, claim)
         if found not in ("", former, engine):
             return str(found)
+        if found != engine and self.passes.get(session) is not None:
+            raise busy_here(session)
+        if found != engine and self._is_alive(owner):
+            raise busy(session, owner)
         checksum = claim_checksum(self.chain, session, owner, epoch, engine)
         db.execute("UPDATE sessions SET engine = ?, claim = ? WHERE number = ?", (engine, checksum, head.number))
         return engine
