@@ -154,6 +154,7 @@ def page_module(monkeypatch, tmp_path) -> ModuleType:
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
     return module
 
 

@@ -35,7 +35,8 @@ def test_a_file_runs_like_an_agent_in_code(folder: Path):
 
 
 def test_every_capability_has_an_entry_point_and_can_be_named(folder: Path):
-    points = {point.value.partition(":")[2] for point in entry_points(group="windlass.capabilities")}
+    values = [point.value.partition(":") for point in entry_points(group="windlass.capabilities")]
+    points = {name for module, _, name in values if module == "windlass.capabilities"}
     kinds = [getattr(windlass.capabilities, name) for name in windlass.capabilities.__all__]
     assert points == {kind.__name__ for kind in kinds if isinstance(kind, type) and hasattr(kind, "install")}
 

@@ -16,7 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("windlass.cli.doctor:doctor", "Check what agents need on this machine."),
     "eval": ("windlass.cli.evals:evals", "Run cases against an agent, and print the pass rate."),
     "explain": ("windlass.cli.explain:explain", "Show how an agent is compiled, like a query plan."),
-    "hooks": ("windlass.cli.hooks:hooks", "Try permission rules on calls, and check a policy."),
+    "hooks": ("windlass.cli.hooks:hooks", "Try hooks of Claude Code and permission rules, and trust hooks."),
     "init": ("windlass.cli.init:init", "Write an agent file after four questions."),
     "keys": ("windlass.cli.keys:keys", "Store keys of model vendors, and list where they are."),
     "local": ("windlass.cli.local:local", "Install and list models that run on this machine."),

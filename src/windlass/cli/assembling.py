@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from windlass import Agent
-from windlass._text import visible
+from windlass._text import inert, visible
 from windlass.agent_files import find_agent_file, load_found_agent
 from windlass.agent_files.references import CannotLoad
 from windlass.capabilities import RememberedRules, Summarize
@@ -42,6 +42,7 @@ class Choice(NamedTuple):
     scope: str | None = None
     tools: str = "none"
     yolo: bool = False
+    claude_hooks: str | None = None
 
     def command(self, name: str, session: str) -> str:
         """The command that continues a session with the same choice, as the user can type it."""
@@ -53,6 +54,8 @@ class Choice(NamedTuple):
             words += ["--capability", capability]
         words += ["--tools", self.tools] if self.tools != "none" else []
         words += ["--yolo"] if self.yolo else []
+        if self.claude_hooks:
+            words += ["--claude-hooks", self.claude_hooks]
         return visible(shlex.join([*words, "--session", session]))
 
 
@@ -102,6 +105,11 @@ def agent_options(command: F) -> F:
             metavar="MODULE:FUNCTION",
             help="A function that takes the session's id and returns the scope of its turn.",
         ),
+        click.option(
+            "--claude-hooks",
+            type=click.Choice(["compat", "strict"]),
+            help="Run the hooks of Claude Code of the user and of this folder, if they are trusted.",
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -120,7 +128,16 @@ def assemble(choice: Choice) -> Assembled:
     found = find_agent_file() if choice.agent is None and choice.model is None else None
     made = report_errors(lambda: _chosen(choice, found))
     report_errors(lambda: [made.agent.with_capability(read_capability(text)) for text in choice.capabilities])
+    if choice.claude_hooks is not None:
+        report_errors(lambda: made.agent.with_capability(_claude_hooks(choice.claude_hooks)))
     return made
+
+
+def _claude_hooks(mode: Any) -> Capability:
+    """The hooks of Claude Code. What they have for the user goes to stderr."""
+    from windlass.compat.claude_code import ClaudeCodeHooks
+
+    return ClaudeCodeHooks.load(mode=mode, on_message=lambda text: echo(f"hook: {inert(text)}", err=True))
 
 
 def _chosen(choice: Choice, found: Path | None) -> Assembled:

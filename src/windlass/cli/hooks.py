@@ -1,4 +1,4 @@
-"""The `hooks` commands: try permission rules on calls, and check a policy, without running anything."""
+"""The `hooks` commands: try hooks of Claude Code and permission rules, check both, and trust hooks."""
 
 from __future__ import annotations
 
@@ -14,30 +14,83 @@ from windlass import Agent
 from windlass.errors import ConfigError
 from windlass.messages import ToolCall
 
+from .claude_hooks import doctor, find, fire, plugin_option, project_option, settings_option, trust_hooks
 from .loading import agent_option
 from .output import echo, echo_json
 
-_RULES = click.option(
-    "--rules", "policy", required=True, type=click.Path(path_type=Path), help="The policy: a .toml, .yaml or .yml file."
-)
+_POLICY = "The policy: a .toml, .yaml or .yml file."
+_RULES = click.option("--rules", "policy", required=True, type=click.Path(path_type=Path), help=_POLICY)
 
 
 @click.group()
 def hooks() -> None:
-    """Try permission rules on calls, and check a policy. Nothing runs."""
+    """Try hooks of Claude Code and permission rules, check both, and trust the hooks of a project."""
+
+
+hooks.add_command(doctor)
+hooks.add_command(trust_hooks)
 
 
 @hooks.command("test")
-@_RULES
-@click.option("--call", "texts", required=True, multiple=True, help="A call: a tool and its arguments as JSON.")
+@click.argument("event", required=False)
+@click.option("--tool", metavar="NAME", help="The tool that the event is about, as Claude Code calls it: Bash, Write.")
+@click.option("--input", "given", default="{}", metavar="JSON", help="The input of the tool, or of the event.")
+@project_option
+@settings_option
+@plugin_option
+@click.option("--strict", is_flag=True, help="Let hooks that are broken block.")
+@click.option("--rules", "policy", type=click.Path(path_type=Path), help=_POLICY)
+@click.option("--call", "texts", multiple=True, help="A call: a tool and its arguments as JSON. Goes with --rules.")
 @click.option("--expect", type=click.Choice(["allow", "ask", "deny"]), help="Exit with 1 unless this is the verdict.")
-@click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")
-def test_(policy: Path, texts: tuple[str, ...], expect: str | None, as_json: bool) -> None:
-    """Print the verdict of a policy on calls, and the rule that gave it.
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def test_(
+    event: str | None,
+    policy: Path | None,
+    texts: tuple[str, ...],
+    expect: str | None,
+    as_json: bool,
+    **chosen: Any,
+) -> None:
+    """Fire an event at the hooks of Claude Code, or try a policy on calls.
 
-    A call is written like 'bash {"command": "git status"}'. The call does not run. A problem with the rules is
-    printed, too.
+    With EVENT, such as PreToolUse, its hooks run, and each is shown: command, exit code, output, what it decided, and
+    why that had an effect or not. No tool runs. Hooks of a project run only if they are trusted, or in a file that you
+    name with --settings.
+
+    With --rules, the verdict of a policy on each --call is printed, and the rule that gave it. A call is written like
+    'bash {"command": "git status"}'. Nothing runs. A problem with the rules is printed, too.
     """
+    if event is not None:
+        if policy is not None or texts:
+            raise click.UsageError("give either EVENT, or --rules with --call")
+        _test_event(event, as_json=as_json, expect=expect, **chosen)
+    elif policy is None:
+        raise click.UsageError("name an EVENT such as PreToolUse, or a policy with --rules and --call")
+    elif not texts:
+        raise click.UsageError("--rules needs a --call")
+    else:
+        _test_rules(policy, texts, expect, as_json=as_json)
+
+
+def _test_event(
+    event: str,
+    *,
+    tool: str | None,
+    given: str,
+    project: Path,
+    files: tuple[Path, ...],
+    plugins: tuple[Path, ...],
+    strict: bool,
+    expect: str | None,
+    as_json: bool,
+) -> None:
+    found = find(project, files, plugins)
+    decision = fire(event, tool, given, found, project=project, strict=strict, as_json=as_json)
+    if expect is not None and decision != expect:
+        raise SystemExit(1)
+
+
+def _test_rules(policy: Path, texts: tuple[str, ...], expect: str | None, *, as_json: bool) -> None:
     rules = _load(policy, quiet=as_json)
     verdicts = [(call, rules.check(call)) for call in map(_call, texts)]
     if as_json:

@@ -1,0 +1,1 @@
+"""Bridges: hooks and middlewares of other systems run in the lifecycle of Windlass."""

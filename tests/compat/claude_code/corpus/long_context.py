@@ -1,0 +1,2 @@
+#!/usr/bin/env python3
+print("\n".join(f"line {number}" for number in range(3000)))

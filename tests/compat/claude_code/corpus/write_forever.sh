@@ -1,0 +1,2 @@
+#!/usr/bin/env bash
+exec yes "too much"
