@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from windlass.cli import main
+from windlass.cli.view import wrapped
 
 from .terminals import Terminal
 
@@ -246,6 +250,13 @@ def test_lines_are_broken_between_words_on_a_narrow_terminal(folder):
     assert "you> a message that is longer\n  than the terminal is wide\n" in screen
     assert "You said ['a message that is\nlonger than the terminal is\nwide'].\n" in screen
     assert "  /compact    [INSTRUCTIONS]:\n    shorten what the model\n    sees of the conversation\n" in screen
+
+
+@given(st.text(st.sampled_from(" ab日\u0301-"), max_size=120), st.integers(0, 60), st.integers(0, 90))
+def test_any_line_is_broken_into_lines_that_fit_and_nothing_is_lost(line: str, width: int, hanging: int):
+    broken = wrapped(line, width, " " * hanging)
+    assert "".join(broken).replace(" ", "") == line.replace(" ", "")
+    assert all(cell_len(one) <= max(width - 1, 20) for one in broken)
 
 
 def test_what_is_pasted_is_inert_too(folder):

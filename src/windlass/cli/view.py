@@ -140,6 +140,7 @@ class TurnView:
 def wrapped(line: str, width: int, hanging: str = "") -> list[str]:
     """A line as lines that fit a terminal, broken between words if they are not too long."""
     room = max(width - 1, 20)
+    hanging = hanging[: room // 2]
     lines: list[str] = []
     while cell_len(line) > room:
         first = chop_cells(line, room)[0]

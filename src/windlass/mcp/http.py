@@ -17,9 +17,7 @@ async def serve_http(server: MCPServer, *, port: int, token: str, ready: Callabl
     """Serve until the process is told to end. Port 0 takes a free port; `ready` gets the address."""
     import uvicorn
 
-    with socket.create_server(
-        (_HOST, port), backlog=2048
-    ) as listener:  # clients may connect as soon as `ready` is told
+    with socket.create_server((_HOST, port), backlog=2048) as listener:  # clients may connect before uvicorn runs
         taken = listener.getsockname()[1]
         hosts = [f"{name}:{taken}" for name in (_HOST, "localhost")]
         security = TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=[f"http://{host}" for host in hosts])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 IDLE = ("fork", "rewind", "compact", "new", "open", "resume")
 """Commands that change the session: they wait until the turn is over."""
-OLD = ("fork", "rewind", "compact", "resume", "cost", "why")
+NEED_MESSAGES = ("fork", "rewind", "compact", "resume", "cost", "why")
 """Commands that need a session in which something has been said."""
 
 
@@ -30,7 +30,7 @@ async def run_command(chat: Conversation, text: str) -> None:
         chat.say(f"/{found[0]} waits until the turn is over; Ctrl-C cancels it", "red")
     elif found[0] in IDLE and chat.asks:
         chat.say(f"/{found[0]} waits until the question is answered; Ctrl-C leaves it open", "red")
-    elif found[0] in OLD and not await chat.has_begun():
+    elif found[0] in NEED_MESSAGES and not await chat.has_begun():
         chat.say("nothing has been said in this session yet", "red")
     else:
         try:
