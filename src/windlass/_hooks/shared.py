@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from windlass.errors import ConfigError
@@ -33,13 +34,14 @@ class Shared(Generic[T]):
 
     def __call__(self) -> T:
         found: T
+        objects = _places[-1]()
         try:
-            found = _OBJECTS[self._key]
+            found = objects[self._key]
         except KeyError:
             with _Locks.objects:
-                if self._key not in _OBJECTS:
-                    _OBJECTS[self._key] = self._factory()
-                found = _OBJECTS[self._key]
+                if self._key not in objects:
+                    objects[self._key] = self._factory()
+                found = objects[self._key]
         return found
 
 
@@ -51,6 +53,17 @@ class _Locks:
 
 _FACTORIES: dict[Hashable, Callable[[], Any]] = {}
 _OBJECTS: dict[Hashable, Any] = {}
+_places: list[Callable[[], dict[Hashable, Any]]] = [lambda: _OBJECTS]
+
+
+@contextmanager
+def use_objects(place: Callable[[], dict[Hashable, Any]]) -> Generator[None, None, None]:
+    """Keep the objects elsewhere within a block: a simulation has several processes in one."""
+    _places.append(place)
+    try:
+        yield
+    finally:
+        _places.remove(place)
 
 
 def _forget_in_child() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from windlass._hooks import dispatch, observers, runs
+from windlass._hooks import dispatch, observers, runs, shared
 from windlass._threads import use_threads
 from windlass.agent import Agent
 from windlass.protocols import Store
@@ -88,7 +88,13 @@ def simulating() -> Generator[None, None, None]:
     gc.disable()  # it would look at every object of the process again and again
     gc.freeze()
     try:
-        with refusing(), use_threads(SimulatedThreads()), use_randomness(_Randomness()), _watchdog_off():
+        with (
+            refusing(),
+            use_threads(SimulatedThreads()),
+            use_randomness(_Randomness()),
+            shared.use_objects(_shared_objects),
+            _watchdog_off(),
+        ):
             yield
     finally:
         logger.disabled = disabled
@@ -183,6 +189,12 @@ def _played(world: Stage) -> Played:
         sum([len(log) for log in logs.values()]),
         world.crashes,
     )
+
+
+def _shared_objects() -> dict[Any, Any]:
+    """What the agents of one simulated process share."""
+    life = LIFE.get()
+    return {} if life is None else life.shared
 
 
 class _Randomness:

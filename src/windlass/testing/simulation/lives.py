@@ -10,7 +10,7 @@ from typing import Any
 class Life:
     """What lives in one simulated process. When it is `dead`, nothing of it runs any more."""
 
-    __slots__ = ("agent", "context", "dead", "end", "passes", "tasks", "world")
+    __slots__ = ("agent", "context", "dead", "end", "passes", "shared", "tasks", "world")
 
     def __init__(self, world: Any) -> None:
         self.world = world
@@ -19,6 +19,7 @@ class Life:
         self.end: asyncio.Future[str] | None = None
         self.agent: Any = None
         self.passes: Any = None
+        self.shared: dict[Any, Any] = {}
         self.context = Context()
         self.context.run(LIFE.set, self)
 

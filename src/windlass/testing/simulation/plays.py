@@ -45,6 +45,7 @@ class Play:
         self._scope = scope
         self._patience = patience
         self._final: State | None = None
+        self._answered = False
         world.act = self._act
 
     async def run(self, *, verify: bool) -> None:
@@ -91,7 +92,9 @@ class Play:
             if fold.turns < number:
                 await self._pass(text, None)
             elif waiting := fold.state.waiting:
-                await self._pass(None, await self._answers(waiting))
+                answers = None if self._answered else await self._answers(waiting)
+                self._answered = False
+                await self._pass(None, answers)
             else:
                 await self._pass(None, None)
             if world.violations:
@@ -165,8 +168,8 @@ class Play:
             return result if world.errors_injected == failures else None
         except ConfigError:
             raise
-        except (StaleAnswer, NotSuspended):
-            pass  # somebody was too late: the question, or the turn, was over
+        except (StaleAnswer, NotSuspended):  # somebody was too late: the question, or the turn, was over
+            self._answered = True
         except (Exception, asyncio.CancelledError) as error:
             if not isinstance(error, StoreError) or world.errors_injected == failures:
                 world.violate("error", f"the turn raised {type(error).__name__}: {text_of(error)}")
