@@ -31,6 +31,7 @@ from work import work
 from windlass import Agent, Approve, Ask, ToolCalling
 from windlass.stores.memory import MemoryStore
 from windlass.stores.sqlite import SQLiteStore
+from windlass.testing import Faults, Grammar, simulate
 
 SIZES = (10, 100, 400, 2000)
 HOOKS = (0, 1, 5, 20)
@@ -303,6 +304,23 @@ async def construct(seconds: float) -> dict[str, Any]:
     return _summaries(samples, batch)
 
 
+async def simulation(seconds: float) -> dict[str, Any]:
+    """Simulated sessions of ten steps with one call each: with faults, and without."""
+    batch = 320
+    grammar = Grammar(turns=(1, 1), steps=(9, 9), parallel=1, wrong=0.0)
+    samples: Samples = defaultdict(list)
+    kinds = {"faults": Faults(), "no faults": Faults.none()}
+    for number in rounds(seconds):
+        for name, faults in kinds.items():
+            seeds = range(number * batch + 1, (number + 1) * batch + 1)
+            with timing() as timer:
+                report = simulate(agents.make, seeds=seeds, grammar=grammar, faults=faults)
+            if report.sessions != batch or report.steps < 9 * batch:
+                raise RuntimeError(f"the simulation did too little: {report}")
+            samples[name].append(timer.cost)
+    return _summaries(samples, batch)
+
+
 async def models(seconds: float) -> dict[str, Any]:
     """Our part of talking to vendors: encoding as a turn grows, and decoding prepared chunks."""
     found: dict[str, Any] = {}
@@ -422,6 +440,7 @@ JOBS: dict[str, tuple[Callable[[float], Any], float]] = {
     "imports": (imports, 7.0),
     "construct": (construct, 3.0),
     "concurrent": (concurrent, 10.0),
+    "simulation": (simulation, 6.0),
     "models": (models, 6.0),
     "memory": (memory, 0.0),
 }

@@ -159,6 +159,13 @@ def concurrent_rows(found: Found) -> Iterator[Row]:
     yield Row("concurrent", "wall", NOTHING, wall, _ratio(wall))
 
 
+def simulation_rows(found: Found) -> Iterator[Row]:
+    for name, bar in (("faults", 2000.0), ("no faults", None)):
+        cost = found[name]
+        what = f"a session with {name}: {1e6 / cost['cpu']:.0f} a second"
+        yield Row("simulation", what, (cost["cpu"], None), (cost["wall"], None), cost["cpu"], "µs", bar)
+
+
 def model_rows(found: Found) -> Iterator[Row]:
     for name, costs in found.items():
         for key, what in (("", ""), (" with a part injected", ", part injected")):
@@ -206,6 +213,7 @@ ROWS: dict[str, tuple[str, Callable[[Found], Iterator[Row]]]] = {
     ),
     "construct": ("construct: µs", construct_rows),
     "concurrent": ("concurrent: 1,000 turns of N=10 at once, a model that takes 10 ms; ms", concurrent_rows),
+    "simulation": ("simulation: a session of ten steps, with invariants checked; µs", simulation_rows),
     "models": ("models: our part of encoding a request and of decoding a chunk, per adapter", model_rows),
     "memory": ("memory: resident", memory_rows),
 }

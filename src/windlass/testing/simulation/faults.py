@@ -96,7 +96,7 @@ class Chances:
         chosen: dict[str, Any] = {}
         if takes := self.seconds(random):
             chosen["before"] = takes
-        if takes := self.seconds(random):
+        if random.random() < 0.25 and (takes := self.seconds(random)):
             chosen["after"] = takes
         if random.random() < self._faults.tools:
             chosen["fails"] = "before" if random.random() < 0.5 else "after"
