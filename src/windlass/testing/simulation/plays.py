@@ -148,7 +148,10 @@ class Play:
 
     async def _live(self, make: Callable[[Agent[Any, Any]], Coroutine[Any, Any, Any]]) -> Any:
         """Do something in the process, until it is done or the process dies; then start another one."""
-        world, life = self.world, self.world.life
+        world = self.world
+        if world.life is None or world.life.dead:  # it died between two passes, by what somebody did to it
+            self._start()
+        life = world.life
         assert life is not None
         failures = world.errors_injected
         life.end = self._loop.create_future()
