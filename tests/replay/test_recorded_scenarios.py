@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.crash import scenarios
 from windlass import (
     Agent,
     Approve,
+    Deny,
     Failed,
     MessageAdding,
     ModelCalling,
@@ -32,11 +34,13 @@ from windlass import (
 from windlass.events import SessionStarting
 from windlass.replay import Replay
 from windlass.stores import MemoryStore, open_store
-from windlass.testing import ScriptedModel
+from windlass.testing import ScriptedModel, says
 from windlass.testing.crashing import _one_message, as_scenario
-from windlass.testing.hook_sets import HookSet
+from windlass.testing.hook_sets import HookSet, PlannedHook
 from windlass.testing.strategies import hook_sets, scripts
 from windlass.testing.worlds import Journal, World
+
+CAMPAIGN = bool(os.environ.get("WINDLASS_CAMPAIGN"))
 
 WATCHED = (
     SessionStarting,
@@ -103,6 +107,19 @@ def planned(hooks: HookSet, script: Any, store: MemoryStore) -> Agent:
     return agent
 
 
+async def test_after_a_failed_rewrite_no_gate_is_asked():
+    """The answer was withheld: the gate behind it had no say."""
+    hooks = HookSet(
+        (
+            PlannedHook("broken", "rewrite", "TurnEnding", answer=RuntimeError("the hook broke")),
+            PlannedHook("strict", "gate", "TurnEnding", answer=Deny("no")),
+        )
+    )
+    store = await lived(hooks, [says("a")])
+    found = await Replay(planned(hooks, [], store), store).session("s")
+    assert (found.status, found.differences) == ("same", ())
+
+
 async def lived(hooks: HookSet, script: Any) -> MemoryStore:
     """A store with a turn of a random agent; everything that people are asked is approved, or rejected."""
     store = MemoryStore()
@@ -117,7 +134,7 @@ async def lived(hooks: HookSet, script: Any) -> MemoryStore:
 
 
 @given(hook_sets(tools=TOOLS, max_size=6), scripts(TOOLS))
-@settings(max_examples=150)
+@settings(max_examples=3000 if CAMPAIGN else 150, derandomize=not CAMPAIGN)
 def test_a_random_agent_replays_as_it_was(hooks: HookSet, script: Any):
     """Behaviour 116: also if its hooks fail; only what they kept out of the log is unjudged."""
 
@@ -131,7 +148,7 @@ def test_a_random_agent_replays_as_it_was(hooks: HookSet, script: Any):
 
 
 @given(hook_sets(tools=TOOLS, max_size=3, failing=False), scripts(TOOLS))
-@settings(max_examples=100)
+@settings(max_examples=2000 if CAMPAIGN else 100, derandomize=not CAMPAIGN)
 def test_gates_are_asked_about_the_same_events_in_the_same_order(hooks: HookSet, script: Any):
     """Nothing that was judged is left out, and nothing is judged that was not."""
 

@@ -26,7 +26,7 @@ from windlass.events import (
     TurnEnding,
     TurnStarting,
 )
-from windlass.messages import ModelRequest
+from windlass.messages import Message, ModelRequest, TextPart, ToolResultPart
 from windlass.outcomes import Cancelled, Failed
 from windlass.records import (
     Asked,
@@ -100,7 +100,7 @@ class Walk:
         self._opened: SessionOpened | None = None
         self._started: TurnStarted | None = None
         self._begun = 0
-        self._failed = self._responded = False
+        self._failed = self._responded = self._withheld = False
         self._final_text: str | None = None
 
     async def run(self) -> SessionReplay:
@@ -270,7 +270,9 @@ class Walk:
 
     async def review_result(self, record: Any) -> None:
         """A result is about to enter the log."""
-        await self.calls.review(record)
+        withheld, self._withheld = self._withheld, False
+        if not withheld:
+            await self.calls.review(record)
 
     async def hand_over(self, record: Any) -> None:
         """A task is about to be given to another agent."""
@@ -284,7 +286,9 @@ class Walk:
             about = f"{session}/{record.step}/{message.role}"
             recorded = self.judge.decided.get(("MessageAdding", about))
             refused = recorded is not None and isinstance(recorded.verdict, Deny | Halt)
-            if record.messages is not None and not refused and len(record.messages) == len(own):
+            if record.messages is not None and not refused:
+                if len(record.messages) != len(own) or _failed(record.messages[at]):
+                    continue  # a rewrite failed: no gate was asked
                 message = record.messages[at]
             adding, lack = partial(MessageAdding, message, self._turn), SECRET if record.masked else ""
             if not self.judge.is_over():
@@ -322,12 +326,29 @@ class Walk:
         event, about = _stage(record)
         if type(record) is Rewritten and event == "TurnEnding":
             self._final_text = str(record.fields.get("value", ""))
+        elif type(record) is HookFailed and record.effect == "withheld":
+            self._note_withheld(event)
         elif event == "ToolCalling":
             await self.calls.decide(about)
         elif (reach := _REACHED.get(event)) is not None:
             await reach(self)
         if type(record) is HookDecided and not record.shadow and not self.judge.is_over():
             self.judge.note_refused(record)
+
+    def _note_withheld(self, event: str) -> None:
+        """A rewrite failed, so what it was to change was withheld, and the gates were not asked."""
+        turn = self.fold.turn
+        if event == "TurnEnding" and turn is not None:
+            self.judge.done.add((event, f"{self.fold.session}/t{turn.number}/end"))
+        elif event == "ToolReturning":
+            self._withheld = True
+
+
+def _failed(message: Message) -> bool:
+    """Whether a rewrite failed on the results of a step, so that they were withheld and no gate was asked."""
+    results = [part for part in message.parts if isinstance(part, ToolResultPart)]
+    texts = [part.text for result in results for part in result.content if isinstance(part, TextPart)]
+    return any(text.endswith("the log has the details") for text in texts)
 
 
 def _is_callers(record: Any) -> bool:
