@@ -6,6 +6,7 @@ import ast
 import io
 import json
 import os
+import shlex
 import struct
 import subprocess
 import sys
@@ -135,9 +136,29 @@ def folder(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     expect = {"contains": EVIL, "called": EVIL, "decided": EVIL, "matches": ".*"}
     live = {"name": EVIL, "input": EVIL, "tags": [EVIL], "expect": expect}
     (tmp_path / "live.jsonl").write_text(json.dumps(live))
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
+    (tmp_path / "project" / ".claude").mkdir(parents=True)
+    for file in ("hooks.json", "project/.claude/settings.json"):
+        (tmp_path / file).write_text(json.dumps({"hooks": HOOKS}))
     (tmp_path / "recorded.jsonl").write_text(json.dumps({"session": "ask*", "expect": expect}))
     (tmp_path / "wrong.jsonl").write_text(json.dumps({"input": EVIL, "expect": {EVIL: EVIL}}))
     return tmp_path
+
+
+def hook(command: str, **more: str) -> dict[str, object]:
+    return {**more, "hooks": [{"type": "command", "command": command, EVIL: EVIL}]}
+
+
+SHOUTED = json.dumps({"systemMessage": EVIL, "decision": EVIL}, ensure_ascii=False)
+HOOKS = {
+    EVIL: [],
+    "PreToolUse": [
+        hook("cat"),
+        hook(f"cat >/dev/null; echo {shlex.quote(EVIL)} >&2; exit 2", matcher=EVIL),
+        hook(f"cat >/dev/null; echo {shlex.quote(EVIL)} >&2; exit 2"),
+        hook(f"cat >/dev/null; echo {shlex.quote(SHOUTED)}"),
+    ],
+}
 
 
 def toml_text(value: str) -> str:
@@ -176,6 +197,7 @@ RUNS: dict[str, list[list[str]]] = {
         ["--agent", "evil", "--scope", EVIL, "--capability", EVIL, "--continue"],
         ["--model", EVIL, "--system", EVIL, "--session", EVIL, "--continue"],
         ["--model", EVIL, "--tools", EVIL, "--yolo"],
+        ["--model", EVIL, "--claude-hooks", EVIL],
         ["--model", EVIL, "--tools", "write", "--yolo"],
     ],
     "demo": [[], ["--model", EVIL]],
@@ -212,6 +234,24 @@ RUNS: dict[str, list[list[str]]] = {
         for rules in ("policy.toml", "good.toml", f"absent{EVIL}.toml")
         for call in (EVIL, f"send {json.dumps({'to': EVIL})}", f"{EVIL} {{}}", f"send {EVIL}")
         for options in ([], ["--json"], ["--expect", "deny"])
+    ]
+    + [
+        ["PreToolUse", "--tool", EVIL, "--input", json.dumps({"command": EVIL}), "--settings", "hooks.json"],
+        ["PreToolUse", "--settings", "hooks.json", "--json", "--strict"],
+        ["PreToolUse", "--project", "project", "--plugin", "project"],
+        [EVIL],
+        ["PreToolUse", "--input", EVIL],
+    ],
+    "hooks doctor": [
+        ["--settings", "hooks.json"],
+        ["--project", "project", "--plugin", "project"],
+        ["--settings", BAD_FILE],
+    ],
+    "hooks trust": [
+        ["--project", "project"],
+        ["--project", "project", "--yes"],
+        ["--project", "project", "--remove"],
+        ["--project", f"absent{EVIL}"],
     ],
     "init": [
         ["made.toml", "--yes", "--name", EVIL, "--model", "openai:x", "--may", "read", "--store", "user"],
@@ -239,6 +279,7 @@ RUNS: dict[str, list[list[str]]] = {
         [EVIL, "--agent", "evil", "--json", "--file", BAD_FILE],
         ["delegate" + EVIL, "--agent", "evil:boss", "--json"],
         ["unknown" + EVIL, "--agent", "evil"],
+        [EVIL, "--agent", "evil", "--claude-hooks", "strict"],
         [EVIL, "--model", EVIL, "--tools", EVIL, "--yolo"],
         [EVIL, "--model", EVIL, "--tools", "write", "--yolo"],
         ["--agent", "evil", "--session", "nobody" + EVIL],

@@ -457,6 +457,17 @@ async def test_tools_of_your_own_have_the_names_that_you_give_them(project: Proj
     assert seen["tool_input"] == {"command": "git push", "folder": str(project.folder / "sub")}
 
 
+async def test_a_hook_keeps_files_for_each_session(project: Project):
+    hooks = project.load(on("PreToolUse", "third_call.sh"))
+    agent = project.agent(
+        hooks, *[calls("shell", command="ls")] * 3, says("Done."), calls("shell", command="ls"), says(".")
+    )
+    async with agent:
+        result = await agent.run("Go.", session="s1")
+        assert [step.results[0].status for step in result.steps if step.results] == ["ok", "ok", "denied"]
+        assert results(await agent.run("Go.", session="s2"))[0].status == "ok"
+
+
 async def test_all_settings_can_be_switched_off(project: Project):
     project.write({"disableAllHooks": True}, "settings.local.json")
     hooks = project.load(on("PreToolUse", "former_block.sh"))

@@ -147,6 +147,12 @@ def test_continue_false_counts_only_where_it_does():
     assert not stopping & {"SessionEnd", "Notification", "PreCompact", "PostCompact", "CwdChanged", "Elicitation"}
 
 
+def test_what_has_no_counterpart_here_is_reported():
+    given = {"hookSpecificOutput": {"hookEventName": "SessionStart", "sessionTitle": "x", "watchPaths": []}}
+    notes = read_answer("SessionStart", Output(0, json.dumps(given))).notes
+    assert notes == tuple([f"hookSpecificOutput.{name} has no effect here" for name in ("sessionTitle", "watchPaths")])
+
+
 @pytest.mark.parametrize("event", ["Stop", "SubagentStop"])
 def test_a_broken_hook_never_keeps_an_agent_going(event: str):
     assert not read_answer(event, Output(1, "", "crashed"), closed=True).blocked

@@ -42,6 +42,12 @@ LOOKS_LIKE = {
 """Unknown fields that look as if they should decide something, with the field that would."""
 
 
+WITHOUT_EFFECT = (
+    "initialUserMessage", "sessionTitle", "watchPaths", "reloadSkills", "suppressOriginalPrompt", "classifierContext",
+)  # fmt: skip
+"""Fields that are about parts of Claude Code for which there is no counterpart here."""
+
+
 class Output(Struct, frozen=True):
     """What came of running a hook.
 
@@ -317,6 +323,10 @@ def _odd_fields(event: str, data: Mapping[str, Any], own: Mapping[str, Any]) -> 
         for field, meant in LOOKS_LIKE.items()
         if field in data and field not in COMMON_ANSWERS
     ]
+    found += [f"hookSpecificOutput.{field} has no effect here" for field in WITHOUT_EFFECT if field in own]
+    request = own.get("decision")
+    if isinstance(request, dict) and ("updatedPermissions" in request or request.get("interrupt")):
+        found.append("updatedPermissions and interrupt of a PermissionRequest have no effect here")
     known = EVENTS[event].answers
     found += [
         f"hookSpecificOutput.{field} has no effect on {event}"
