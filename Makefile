@@ -10,9 +10,10 @@ BASE := .venv/base.stamp
 DEV := .venv/dev.stamp
 LOCAL := .venv/local.stamp
 # `make quick` leaves out the tests that run the docs, need a server or take long.
-LONG := $(patsubst %,tests/test_%.py,api docs forks project transfer values)
+LONG := $(patsubst %,tests/test_%.py,api benchmarks docs forks project transfer values)
 QUICK := $(wildcard tests/behaviours tests/kernel) $(filter-out $(LONG),$(wildcard tests/test_*.py))
 TYPED := $(wildcard src tests/typing/*.py examples/*.py examples/plugin/src/*)
+PEERS := $(sort $(basename $(notdir $(wildcard requirements/peers/*.txt))))
 COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 	--python-version 3.11
 
@@ -21,7 +22,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo quick test attack campaign siege phoenix check format docs api bench lock clean
+.PHONY: help setup demo quick test attack campaign siege phoenix check format docs api bench peers load lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  %-8s %s\n' "$$name" "$$text"; done
@@ -79,13 +80,26 @@ api: $(DEV) ## Rewrite tests/api.txt, the list of what is public
 bench: $(DEV) ## Run the benchmarks
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
+peers: $(DEV) $(PEERS:%=.venv-peers/%/stamp) ## Measure Windlass and eight other frameworks in environments of their own (half an hour), and write the page
+	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir .venv-peers/wheel .
+	@.venv-peers/windlass/bin/python -m pip -qq install --no-deps --force-reinstall .venv-peers/wheel/windlass-*.whl
+	@$(BIN)/python benchmarks/peers/run.py $(ARGS)
+	@$(BIN)/python docs/generate.py
+
+load: $(DEV) ## Measure 10,000 sessions at once (a quarter of an hour), and write the page; ARGS="--soak 30" for a long soak
+	@$(BIN)/python benchmarks/load.py $(ARGS)
+	@$(BIN)/python docs/generate.py
+
 lock: $(DEV) ## Re-compile requirements/*.txt; ARGS=--upgrade takes newer versions
 	$(COMPILE) $(ARGS) pyproject.toml requirements/base.in -o requirements/base.txt
 	$(COMPILE) $(ARGS) pyproject.toml requirements/dev.in --all-extras -o requirements/dev.txt
 	$(COMPILE) $(ARGS) pyproject.toml requirements/local.in --extra local -o requirements/local.txt
+	@for peer in $(PEERS); do \
+		$(COMPILE) $(ARGS) requirements/peers/$$peer.in $$(test $$peer != windlass || echo pyproject.toml) \
+			-o requirements/peers/$$peer.txt || exit 1; done
 
 clean: ## Remove .venv, builds and caches
-	@rm -rf .venv .venv-phoenix build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .venv-peers .venv-phoenix build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip is the last thing venv puts there: without it a venv is not whole.
@@ -117,4 +131,11 @@ $(DEV): requirements/dev.txt $(BASE)
 	@echo "Installing Phoenix"
 	@$(PYTHON) -m venv .venv-phoenix
 	@.venv-phoenix/bin/python -m pip -qq install arize-phoenix==20.26.1
+	@touch $@
+
+.venv-peers/%/stamp: requirements/peers/%.txt
+	@echo "Installing $<"
+	@$(PYTHON) -m venv .venv-peers/$*
+	@.venv-peers/$*/bin/python -m pip -qq install --require-hashes --no-deps -r $<
+	@.venv-peers/$*/bin/python -m pip check
 	@touch $@

@@ -50,11 +50,11 @@ async def cost_of(turn: Callable[[], Awaitable[str]], steps: int, turns: int = 1
     return timer.cost
 
 
-def rounds(seconds: float) -> Iterator[int]:
+def rounds(seconds: float, least: int = LEAST_ROUNDS) -> Iterator[int]:
     """Count rounds until the time is up, but not less than a few."""
     end = time.perf_counter() + seconds
     number = 0
-    while number < LEAST_ROUNDS or time.perf_counter() < end:
+    while number < least or time.perf_counter() < end:
         yield number
         number += 1
 

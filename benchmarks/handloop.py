@@ -23,6 +23,7 @@ async def loop(
     wrap_model: Sequence[Callable[[Call], Call]] = (),
     wrap_tool: Sequence[Callable[[Call], Call]] = (),
     sink: Callable[[list[Message]], None] | None = None,
+    earlier: Sequence[Message] = (),
 ) -> tuple[str, list[Message]]:
     """A turn from a prompt to the final text and the messages; `sink` gets the messages of each step to store them."""
 
@@ -33,9 +34,9 @@ async def loop(
         model = wrap(model)
     for wrap in reversed(wrap_tool):
         call_tool = wrap(call_tool)
-    messages: list[Message] = [{"role": "user", "content": prompt}]
+    messages: list[Message] = [*earlier, {"role": "user", "content": prompt}]
     if sink:
-        sink(messages)
+        sink(messages[-1:])
     while True:
         for hook in before:
             await hook(messages)
@@ -107,7 +108,9 @@ class File:
         self.db = sqlite3.connect(path, isolation_level=None)
         self.db.execute("pragma journal_mode=wal")
         self.db.execute("pragma synchronous=full")
-        self.db.execute("create table messages(run text, seq integer, body text, primary key(run, seq)) without rowid")
+        self.db.execute(
+            "create table if not exists messages(run text, seq integer, body text, primary key(run, seq)) without rowid"
+        )
         self.seq = 0
 
     def __call__(self, messages: list[Message]) -> None:
@@ -128,6 +131,15 @@ async def kept(file: File) -> str:
     return text
 
 
+async def stream_loop(model: Callable[[], AsyncGenerator[str, None]]) -> AsyncGenerator[Message, None]:
+    """The events of one streamed reply, which is put together on the way."""
+    said = []
+    async for piece in model():
+        said.append(piece)
+        yield {"type": "text_delta", "text": piece}
+    yield {"type": "reply", "text": "".join(said)}
+
+
 def streaming(pieces: int, transformers: int = 0) -> Callable[[], Awaitable[tuple[int, int]]]:
     """A function that streams one reply through this many generators that pass everything on."""
 
@@ -135,22 +147,16 @@ def streaming(pieces: int, transformers: int = 0) -> Callable[[], Awaitable[tupl
         for _ in range(pieces):
             yield "hello"
 
-    async def stream() -> AsyncGenerator[Message, None]:
-        said = []
-        async for piece in model():
-            said.append(piece)
-            yield {"type": "text_delta", "text": piece}
-
     async def transform(stream: AsyncGenerator[Message, None]) -> AsyncGenerator[Message, None]:
         async for event in stream:
             yield event
 
     async def turn() -> tuple[int, int]:
-        events, deltas = stream(), 0
+        events, deltas = stream_loop(model), 0
         for _ in range(transformers):
             events = transform(events)
-        async for _ in events:
-            deltas += 1
+        async for event in events:
+            deltas += event["type"] == "text_delta"
         return deltas, 0
 
     return turn

@@ -690,6 +690,7 @@ def load_beside(name: str) -> ModuleType:
 
 api_pages = load_beside("api_pages")
 comparison = load_beside("comparison")
+benchmark_pages = load_beside("benchmark_pages")
 
 
 def agent_file_schema() -> str:
@@ -706,6 +707,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/agent-file.schema.json": agent_file_schema,
     "behaviours.md": behaviours_page,
     comparison.PAGE: comparison.page,
+    **benchmark_pages.PAGES,
     **{page: partial(api_pages.text_of, page) for page in api_pages.paths()},
 }
 

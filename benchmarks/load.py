@@ -1,0 +1,360 @@
+"""Thousands of sessions at once on one event loop, in an SQLite file: `make load`, then `make docs`.
+
+Every session runs turns of ten steps with a model that takes 50 ms and the default (unsafe) tool, so each step commits
+twice. The overhead of a step is the time from one model call to the next, or to the end of the turn, less those 50 ms:
+it includes the tool, the commits, and all waiting for the event loop. Every turn is verified.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import itertools
+import json
+import os
+import platform
+import random
+import statistics
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from costs import resident_kb
+
+from windlass import Agent, Message, ModelReply, ModelRequest, TextPart, ToolCallPart, tool
+from windlass.stores.sqlite import SQLiteStore
+
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "load.json"
+STEPS, DELAY = 10, 0.05
+SESSIONS = (10, 100, 1000)
+LOADS = (0.25, 0.5, 0.75, 0.9)
+Found = dict[str, Any]
+
+
+class Watch:
+    """When the turn of a task asked the model last."""
+
+    __slots__ = ("asked", "begun")
+
+    def __init__(self) -> None:
+        self.begun = time.perf_counter()
+        self.asked = 0.0
+
+
+def objects_size(messages: Iterable[Message]) -> int:
+    """The bytes of the Python objects of a transcript, without what all transcripts share."""
+    seen: set[int] = set()
+
+    def size(value: Any) -> int:
+        shared = isinstance(value, type) or value is None or (isinstance(value, str) and len(value) < 8)
+        if shared or id(value) in seen:
+            return 0
+        seen.add(id(value))
+        if isinstance(value, msgspec.Struct):
+            inside: Iterable[Any] = [getattr(value, name) for name in value.__struct_fields__]
+        elif isinstance(value, dict):
+            inside = [*value, *value.values()]
+        else:
+            inside = value if isinstance(value, list | tuple) else ()
+        return sys.getsizeof(value) + sum(map(size, inside))
+
+    return sum(map(size, messages))
+
+
+class Seen:
+    """What is measured while sessions run."""
+
+    def __init__(self) -> None:
+        self.overheads = array("d")
+        self.openings = array("d")
+        self.turns = 0
+
+
+watch: ContextVar[Watch] = ContextVar("watch")
+
+
+class SlowModel:
+    """Takes 50 ms, or waits for a signal at chosen steps."""
+
+    name = "slow"
+
+    def __init__(self) -> None:
+        self.seen = Seen()
+        self.waiting = 0
+        self.transcripts: list[tuple[int, int]] = []
+        self.holds: dict[int, asyncio.Event] = {}
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        it, now = watch.get(), time.perf_counter()
+        if it.asked:
+            self.seen.overheads.append(now - it.asked - DELAY)
+        else:
+            self.seen.openings.append(now - it.begun)
+        it.asked = now
+        number = len(request.messages) // 2 + 1
+        if held := self.holds.get(number):
+            self.waiting += 1
+            if self.waiting % 100 == 1:
+                self.transcripts.append(
+                    (objects_size(request.messages), len(msgspec.json.encode(tuple(request.messages))))
+                )
+            await held.wait()
+        else:
+            await asyncio.sleep(DELAY)
+        if number < STEPS:
+            call = ToolCallPart("add", f'{{"a": {number}, "b": 1}}', vendor_id=f"c{number}")
+            return ModelReply(Message("assistant", (call,)), finish="tool_calls")
+        return ModelReply(Message("assistant", (TextPart("done"),)))
+
+
+class Fleet:
+    """An agent, its store, and the sessions that run on it."""
+
+    def __init__(self, folder: str, memory: bool = False) -> None:
+        self.path = os.path.join(folder, "load.db")
+        self.model = SlowModel()
+        self.added = 0
+        self.store: Any = None if memory else SQLiteStore(self.path)
+        given = {} if memory else {"store": self.store}
+        self.agent: Agent[Any, str] = Agent(self.model, tools=[self._tool()], **given)
+        self._numbers = itertools.count()
+
+    def _tool(self) -> Any:
+        @tool
+        async def add(a: int, b: int) -> int:
+            """Add two numbers."""
+            self.added += 1
+            return a + b
+
+        return add
+
+    async def turn(self) -> None:
+        """One turn of a new session; raises unless it did its work."""
+        watch.set(it := Watch())
+        result = await self.agent.run("go", session=f"s{next(self._numbers)}")
+        if result.text != "done" or len(result.state.messages) != 2 * STEPS:
+            raise RuntimeError(f"a turn ended with {result.text!r} after {len(result.state.messages)} messages")
+        self.model.seen.overheads.append(time.perf_counter() - it.asked - DELAY)
+        self.model.seen.turns += 1
+
+    @asynccontextmanager
+    async def sessions(self, count: int, pause: Callable[[], float] | None = None) -> Any:
+        """This many sessions at once, each of which is followed by another one, after a pause."""
+
+        async def one(start: float) -> None:
+            await asyncio.sleep(start)
+            while True:
+                await self.turn()
+                if pause:
+                    await asyncio.sleep(pause())
+
+        spread = (STEPS * DELAY) + (pause() if pause else 0.0)
+        tasks = [asyncio.create_task(one(spread * at / count)) for at in range(count)]
+        try:
+            yield tasks
+        finally:
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            if failed := [it for it in ended if not isinstance(it, asyncio.CancelledError)]:
+                raise RuntimeError(f"{len(failed)} sessions failed, the first with {failed[0]!r}")
+
+    def size(self) -> int:
+        """The bytes of the file."""
+        return os.path.getsize(self.path)
+
+    async def close(self) -> None:
+        if self.store is not None:
+            await self.store.close()
+
+
+async def over(fleet: Fleet, tasks: list[Any], warm: float, seconds: float) -> Found:
+    """Throughput, overheads and CPU of some seconds, after a warm-up."""
+    await asyncio.sleep(warm)
+    fleet.model.seen = Seen()
+    begun, cpu, thread = time.perf_counter(), time.process_time(), time.thread_time()
+    await asyncio.sleep(seconds)
+    took = time.perf_counter() - begun
+    cpu, thread = time.process_time() - cpu, time.thread_time() - thread
+    _raise_failures(tasks)
+    seen = fleet.model.seen
+    steps = len(seen.overheads)
+    if not steps:
+        raise RuntimeError(f"no step ended in {took:.0f} s")
+    return {
+        "seconds": round(took, 1),
+        "steps_per_second": round(steps / took),
+        "turns_per_second": round(seen.turns / took, 1),
+        "overhead_ms": _percentiles(seen.overheads),
+        "opening_ms": _percentiles(seen.openings),
+        "cpu_us_per_step": round(cpu / steps * 1e6, 1),
+        "loop_busy": round(thread / took, 3),
+        "process_busy": round(cpu / took, 3),
+    }
+
+
+def _raise_failures(tasks: list[asyncio.Task[None]]) -> None:
+    """Raise the error of the first session that failed."""
+    for task in tasks:
+        if task.done():
+            task.result()
+
+
+def _percentiles(seconds: array[float]) -> Found:
+    ordered = sorted(seconds)
+    if not ordered:
+        return {}
+    return {
+        name: round(ordered[min(len(ordered) - 1, int(len(ordered) * part))] * 1000, 3)
+        for name, part in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+    }
+
+
+async def memory(folder: str, count: int) -> Found:
+    """Resident memory per session whose turn is under way, at its first model call and at its last."""
+    fleet = Fleet(folder)
+    await _hold_and_release(fleet, 100)
+    gc.collect()
+    start = resident_kb()
+    first, last = asyncio.Event(), asyncio.Event()
+    fleet.model.holds = {1: first, STEPS: last}
+    found = {}
+    tasks = [asyncio.create_task(fleet.turn()) for _ in range(count)]
+    for name, gate in (("first", first), ("last", last)):
+        fleet.model.waiting = 0
+        fleet.model.transcripts = []
+        while fleet.model.waiting < count:
+            await asyncio.sleep(0.05)
+            _raise_failures(tasks)
+        gc.collect()
+        found[name] = {
+            "kb": round((resident_kb() - start) / count, 2),
+            "transcript_kb": round(statistics.mean(size for size, _ in fleet.model.transcripts) / 1024, 2),
+            "json_kb": round(statistics.mean(size for _, size in fleet.model.transcripts) / 1024, 2),
+        }
+        gate.set()
+    await asyncio.gather(*tasks)
+    gc.collect()
+    found["after"] = {"kb": round((resident_kb() - start) / count, 2)}
+    await fleet.close()
+    return found
+
+
+async def _hold_and_release(fleet: Fleet, count: int) -> None:
+    await asyncio.gather(*[fleet.turn() for _ in range(count)])
+
+
+async def saturation(folder: str, seconds: float, most: int, *, in_memory: bool = False) -> Found:
+    """Sessions without a pause between turns: how much one event loop does, and what waiting that costs."""
+    found = {}
+    for count in [*[count for count in SESSIONS if count < most], most]:
+        fleet = Fleet(tempfile.mkdtemp(dir=folder), memory=in_memory)
+        async with fleet.sessions(count) as tasks:
+            found[str(count)] = await over(fleet, tasks, max(seconds / 5, count / 4000), seconds)
+        await fleet.close()
+    return found
+
+
+async def paced(folder: str, seconds: float, capacity: float, count: int = 10_000) -> Found:
+    """Sessions that pause between turns, as people do, so that together they ask for a share of what is possible."""
+    loads = {}
+    for load in LOADS:
+        fleet = Fleet(tempfile.mkdtemp(dir=folder))
+        pause = pauses(count, capacity * load)
+        async with fleet.sessions(count, pause) as tasks:
+            loads[str(load)] = await over(fleet, tasks, seconds / 5 + count * STEPS / (capacity * load), seconds)
+        await fleet.close()
+    return {"sessions": count, "capacity": capacity, "loads": loads}
+
+
+def pauses(count: int, steps_per_second: float) -> Callable[[], float]:
+    """Random pauses, of which the mean makes this many sessions do so many steps a second."""
+    mean = count * STEPS / steps_per_second - STEPS * DELAY
+    if mean <= 0:
+        raise RuntimeError(f"{count} sessions cannot do {steps_per_second:.0f} steps a second")
+    dice = random.Random(7)
+    return lambda: dice.uniform(0, 2 * mean)
+
+
+async def soak(folder: str, seconds: float, capacity: float, count: int = 10_000, load: float = 0.5) -> Found:
+    """Memory over minutes at half load. The first third is warm-up."""
+    fleet = Fleet(tempfile.mkdtemp(dir=folder))
+    samples: list[tuple[float, float]] = []
+    async with fleet.sessions(count, pauses(count, capacity * load)) as tasks:
+        begun = time.perf_counter()
+        while (now := time.perf_counter() - begun) < seconds:
+            await asyncio.sleep(min(1.0, seconds / 60))
+            samples.append((now / 60, resident_kb() / 1024))
+            _raise_failures(tasks)
+    seen = fleet.model.seen
+    steady = samples[len(samples) // 3 :]
+    slope = statistics.linear_regression(*zip(*steady, strict=True)).slope
+    await fleet.close()
+    return {
+        "minutes": round(seconds / 60, 1),
+        "sessions": seen.turns,
+        "steps": len(seen.overheads),
+        "rss_mb": [round(mb, 1) for _, mb in samples[:: max(1, len(samples) // 30)]],
+        "mb_per_minute": round(slope, 3),
+        "rss_mb_end": round(samples[-1][1], 1),
+        "overhead_ms": _percentiles(seen.overheads),
+        "file_mb": round(fleet.size() / 1e6, 1),
+        "bytes_per_session": round(fleet.size() / max(seen.turns, 1)),
+    }
+
+
+def main() -> int:
+    options = _options()
+    seconds = options.seconds
+    with tempfile.TemporaryDirectory(prefix="load-", dir=options.folder) as folder:
+        found: Found = {}
+        for name, job in _jobs(folder, options, found):
+            print(f"{time.strftime('%H:%M:%S')} {name} …", file=sys.stderr, flush=True)
+            found[name] = asyncio.run(job())
+            print(json.dumps(found[name]), file=sys.stderr, flush=True)
+    about = {
+        "date": time.strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "steps": STEPS,
+        "delay": DELAY,
+        "seconds": seconds,
+    }
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps({"about": about, **found}, indent=1) + "\n")
+    return 0
+
+
+def _jobs(
+    folder: str, options: argparse.Namespace, found: Found
+) -> Iterator[tuple[str, Callable[[], Coroutine[Any, Any, Found]]]]:
+    """The measurements in order; the later ones need what the first ones found."""
+    count, seconds = options.sessions, options.seconds
+    yield "memory", lambda: memory(tempfile.mkdtemp(dir=folder), count)
+    yield "saturation", lambda: saturation(folder, seconds, count)
+    yield "without a store", lambda: saturation(folder, seconds, count, in_memory=True)
+    capacity = max(it["steps_per_second"] for it in found["saturation"].values())
+    yield "paced", lambda: paced(folder, seconds, capacity, count)
+    yield "soak", lambda: soak(folder, options.soak * 60, capacity, count)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sessions", type=int, default=10_000, help="sessions at once")
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long each load is measured")
+    parser.add_argument("--soak", type=float, default=5.0, help="minutes of the soak: 30 for the long one")
+    parser.add_argument("--folder", type=Path, default=None, help="where the SQLite files go")
+    parser.add_argument("--json", type=Path, default=RESULTS, help="where the results go")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
