@@ -54,6 +54,7 @@ class Variant(NamedTuple):
 class Contender:
     """One framework doing the work that all do, through its public names and with its default settings."""
 
+    file: str
     name: str
     distribution: str | None = None
     statement: str

@@ -311,7 +311,11 @@ print(cpu, resident, len(sys.modules))
 
 
 def imports(contender: Contender, seconds: float) -> Costs:
-    """An import in a fresh interpreter: the CPU time of the process up to its end, and the memory it then has."""
+    """An import in a fresh interpreter: the CPU time of the process up to its end, and the memory it then has.
+
+    `answer` is the CPU time of a process of this harness up to the first answer of an agent: some packages load most of
+    themselves when they are used.
+    """
     seen: dict[str, list[list[float]]] = {}
     statements = {"empty": "pass", "hand": "import asyncio, json", "peer": contender.statement}
     for _ in range(2):  # writes the bytecode
@@ -319,11 +323,13 @@ def imports(contender: Contender, seconds: float) -> Costs:
     for number in rounds(seconds):
         for name in list(statements)[:: 1 if number % 2 else -1]:
             seen.setdefault(name, []).append(imported(statements[name]))
+    answers = [answered(contender.file) for _ in rounds(seconds / 2)]
     best = {name: [min(column) for column in zip(*found, strict=True)] for name, found in seen.items()}
     return {
         "ms": round(best["peer"][0] * 1000, 1),
         "empty": round(best["empty"][0] * 1000, 1),
         "hand": round(best["hand"][0] * 1000, 1),
+        "answer": round(min(answers) * 1000, 1),
         "rss_mb": round(best["peer"][1] / 1024, 1),
         "modules": int(best["peer"][2]),
     }
@@ -334,6 +340,20 @@ def imported(statement: str) -> list[float]:
         [sys.executable, "-c", CHILD.format(statement=statement)], capture_output=True, text=True, check=True
     )
     return [float(word) for word in done.stdout.split()]
+
+
+def answered(name: str) -> float:
+    done = subprocess.run(
+        [sys.executable, str(HERE / "measure.py"), name, "answer", "0"], capture_output=True, text=True, check=True
+    )
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+async def answer(contender: Contender, seconds: float) -> float:
+    """The CPU seconds of this process until its first turn, with one tool call, has ended."""
+    work.plan(2)
+    verify(await contender.turn(contender.make()), 1)
+    return time.process_time()
 
 
 def footprint(contender: Contender) -> Costs:
@@ -373,6 +393,7 @@ def tmpfs() -> str | None:
 JOBS: dict[str, tuple[Callable[[Contender, float], Any], float]] = {
     "footprint": (lambda contender, seconds: footprint(contender), 0.0),
     "imports": (imports, 8.0),
+    "answer": (answer, 0.0),
     "step": (step, 16.0),
     "hooks": (hooks, 10.0),
     "variants": (variants, 4.0),
@@ -404,6 +425,7 @@ def load(name: str) -> Contender:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     found: Contender = module.CONTENDER
+    found.file = name
     return found
 
 
