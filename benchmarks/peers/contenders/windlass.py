@@ -23,7 +23,6 @@ from windlass import (
     ToolCallPart,
     tool,
 )
-from windlass.stores.sqlite import SQLiteStore
 
 
 class Fake:
@@ -114,6 +113,8 @@ class Windlass(Contender):
 
     @asynccontextmanager
     async def kept(self, variant: str, folder: str) -> AsyncIterator[Turn]:
+        from windlass.stores.sqlite import SQLiteStore
+
         store = SQLiteStore(os.path.join(folder, "s.db"))
         agent = Agent(Fake(), tools=[pure_add if "pure" in variant else add], store=store, max_steps=ENDLESS)
         await store.put_pipeline("open", b"")
