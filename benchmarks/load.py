@@ -20,8 +20,8 @@ import sys
 import tempfile
 import time
 from array import array
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,9 @@ RESULTS = Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "load.js
 STEPS, DELAY = 10, 0.05
 SESSIONS = (10, 100, 1000)
 LOADS = (0.25, 0.5, 0.75, 0.9)
+RARE_LOADS = (0.5, 0.75)
+RARELY = (10_000, 5, 1_000_000)
+"""Thresholds of the garbage collector with which it practically never looks at all objects."""
 Found = dict[str, Any]
 
 
@@ -263,10 +266,21 @@ async def saturation(folder: str, seconds: float, most: int, *, in_memory: bool 
     return found
 
 
-async def paced(folder: str, seconds: float, capacity: float, count: int = 10_000) -> Found:
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Full garbage collections practically never happen."""
+    before = gc.get_threshold()
+    gc.set_threshold(*RARELY)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+async def paced(folder: str, seconds: float, capacity: float, count: int, shares: Sequence[float] = LOADS) -> Found:
     """Sessions that pause between turns, as people do, so that together they ask for a share of what is possible."""
     loads = {}
-    for load in LOADS:
+    for load in shares:
         fleet = Fleet(tempfile.mkdtemp(dir=folder))
         pause = pauses(count, capacity * load)
         async with fleet.sessions(count, pause) as tasks:
@@ -284,8 +298,37 @@ def pauses(count: int, steps_per_second: float) -> Callable[[], float]:
     return lambda: dice.uniform(0, 2 * mean)
 
 
-async def soak(folder: str, seconds: float, capacity: float, count: int = 10_000, load: float = 0.5) -> Found:
-    """Memory over minutes at half load. The first third is warm-up."""
+async def paced_rarely(folder: str, seconds: float, capacity: float, count: int) -> Found:
+    """The same without full garbage collections."""
+    with rare_collections():
+        return await paced(folder, seconds, capacity, count, RARE_LOADS)
+
+
+async def collection(count: int) -> Found:
+    """How long a full garbage collection takes while turns are under way."""
+    fleet, gate = Fleet("", memory=True), asyncio.Event()
+    fleet.model.holds = {1: gate}
+    tasks = [asyncio.create_task(fleet.turn()) for _ in range(count)]
+    while fleet.model.waiting < count:
+        await asyncio.sleep(0.05)
+        _raise_failures(tasks)
+    gc.collect()
+    started = time.process_time()
+    gc.collect()
+    took = time.process_time() - started
+    gate.set()
+    await asyncio.gather(*tasks)
+    return {"ms": round(took * 1000, 1), "objects": len(gc.get_objects())}
+
+
+async def soak(folder: str, seconds: float, capacity: float, count: int, load: float = 0.5) -> Found:
+    """Memory over minutes at half load, without full garbage collections, which would hide cycles. The first third is
+    warm-up."""
+    with rare_collections():
+        return await _soak(folder, seconds, capacity, count, load)
+
+
+async def _soak(folder: str, seconds: float, capacity: float, count: int, load: float) -> Found:
     fleet = Fleet(tempfile.mkdtemp(dir=folder))
     samples: list[tuple[float, float]] = []
     async with fleet.sessions(count, pauses(count, capacity * load)) as tasks:
@@ -343,6 +386,8 @@ def _jobs(
     yield "without a store", lambda: saturation(folder, seconds, count, in_memory=True)
     capacity = max(it["steps_per_second"] for it in found["saturation"].values())
     yield "paced", lambda: paced(folder, seconds, capacity, count)
+    yield "paced, rare collections", lambda: paced_rarely(folder, seconds, capacity, count)
+    yield "collection", lambda: collection(count)
     yield "soak", lambda: soak(folder, options.soak * 60, capacity, count)
 
 
