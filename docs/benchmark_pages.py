@@ -436,6 +436,7 @@ call to the next, less those {found["about"]["delay"] * 1000:.0f} ms: it include
 on {found["about"]["date"]} with Python {found["about"]["python"]} on {found["about"]["machine"]}, a shared machine; `make load` repeats it, with a soak of
 five minutes (`ARGS="--soak 30"` for thirty).
 
+{load_targets(found)}
 ### Without pauses: where it stops scaling
 
 Sessions that answer each other without a pause ask for more than one event loop can do, so they wait for it. *Loop* is
@@ -462,6 +463,25 @@ of {found["paced"]["capacity"]:,} steps a second, the most of the first table.
 ### A million sessions a day, on paper
 
 {million_text(found)}"""
+
+
+def load_targets(found: Found) -> str:
+    """The targets: overhead of steps at full load, memory beyond the transcript, memory over time."""
+    last = found["memory"]["last"]
+    beyond = last["kb"] - last["transcript_kb"]
+    most_asked = found["saturation"][max(found["saturation"], key=int)]["overhead_ms"]["p99"]
+    rows = [target_row("overhead p99, no pauses: more asked for than is possible", most_asked, 20, "ms")]
+    for name, note in (("paced", ""), ("paced, rare collections", ", full garbage collections rare")):
+        for share, it in found[name]["loads"].items():
+            what = f"overhead p99 at {float(share):.0%} of what is possible{note}"
+            rows.append(target_row(what, it["overhead_ms"]["p99"], 20, "ms"))
+    rows.append(target_row("memory of a session beyond its transcript", beyond, 20, "KB"))
+    return table([f"{found['paced']['sessions']:,} sessions", "target", "measured", ""], rows)
+
+
+def target_row(what: str, reached: float, most: float, unit: str) -> list[str]:
+    verdict = "reached" if reached <= most else "**missed**"
+    return [what, f"≤ {most:g} {unit}", f"{number(reached)} {unit}", verdict]
 
 
 def saturation_rows(found: Found) -> list[list[str]]:
