@@ -185,13 +185,14 @@ async def over(fleet: Fleet, tasks: list[Any], warm: float, seconds: float) -> F
     fleet.model.seen = Seen()
     begun, cpu, thread = time.perf_counter(), time.process_time(), time.thread_time()
     await asyncio.sleep(seconds)
+    while not fleet.model.seen.overheads:  # on a machine that is very busy
+        _raise_failures(tasks)
+        await asyncio.sleep(seconds)
     took = time.perf_counter() - begun
     cpu, thread = time.process_time() - cpu, time.thread_time() - thread
     _raise_failures(tasks)
     seen = fleet.model.seen
     steps = len(seen.overheads)
-    if not steps:
-        raise RuntimeError(f"no step ended in {took:.0f} s")
     return {
         "seconds": round(took, 1),
         "steps_per_second": round(steps / took),
@@ -290,10 +291,8 @@ async def paced(folder: str, seconds: float, capacity: float, count: int, shares
 
 
 def pauses(count: int, steps_per_second: float) -> Callable[[], float]:
-    """Random pauses, of which the mean makes this many sessions do so many steps a second."""
-    mean = count * STEPS / steps_per_second - STEPS * DELAY
-    if mean <= 0:
-        raise RuntimeError(f"{count} sessions cannot do {steps_per_second:.0f} steps a second")
+    """Random pauses, of which the mean makes this many sessions do so many steps a second, if they can."""
+    mean = max(count * STEPS / steps_per_second - STEPS * DELAY, 0.0)
     dice = random.Random(7)
     return lambda: dice.uniform(0, 2 * mean)
 
