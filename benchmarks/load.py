@@ -285,7 +285,9 @@ async def paced(folder: str, seconds: float, capacity: float, count: int, shares
         fleet = Fleet(tempfile.mkdtemp(dir=folder))
         pause = pauses(count, capacity * load)
         async with fleet.sessions(count, pause) as tasks:
-            loads[str(load)] = await over(fleet, tasks, seconds / 5 + count * STEPS / (capacity * load), seconds)
+            loads[str(load)] = await over(
+                fleet, tasks, min(seconds / 5 + count * STEPS / (capacity * load), 30 * seconds), seconds
+            )
         await fleet.close()
     return {"sessions": count, "capacity": capacity, "loads": loads}
 
