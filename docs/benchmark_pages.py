@@ -132,7 +132,8 @@ Windlass, a loop written by hand with plain asyncio, and eight other frameworks 
 that: [10,000 sessions at once](#ten-thousand-sessions-at-once) in one process.
 
 Measured on {about["date"]} with Python {about["python"]} on {about["machine"]}, a shared machine. Absolute times are
-those of this machine; the ratios are what counts. `make peers` repeats everything in about half an hour and writes this
+those of this machine; the ratios are what counts. Other work ran on the machine meanwhile, which the figures that are CPU
+time feel less than the wall times do; repeated runs of the first row of targets on that day gave 18.7 to 22.8 ×. `make peers` repeats everything in about half an hour and writes this
 page. Rows in which another framework is better than Windlass stay in, and are
 [listed](#where-others-are-better).
 
