@@ -24,6 +24,7 @@ PUBLIC = (
     "windlass.agent_files",
     "windlass.approvals",
     "windlass.capabilities",
+    "windlass.compat.agent_hooks",
     "windlass.compat.claude_code",
     "windlass.context.compaction",
     "windlass.context.prefixes",
