@@ -25,7 +25,7 @@ from windlass.events import (
 )
 from windlass.messages import Message, ModelCall, ModelReply, ModelRequest, ToolCall, ToolResult, assistant
 from windlass.outcomes import Cancelled, Completed
-from windlass.records import SessionEnded
+from windlass.records import Outcome, SessionEnded
 from windlass.turns import Turn
 from windlass.types import CallModel
 
@@ -282,8 +282,7 @@ class _Points:
 
     async def output(self, event: TurnEnding, turn: Turn[Any], final: bool = False) -> Judged:
         session, text, outcome = self._sessions.of(turn), event.text, event.outcome
-        reasons = {Completed: "completed", Cancelled: "cancelled"}
-        session.reason = "error" if session.is_blocked else reasons.get(type(outcome), "error")
+        session.reason = "error" if session.is_blocked else _reason(outcome)
         if session.is_blocked or not (text or type(outcome) is Completed):
             return Judged(text)
 
@@ -376,6 +375,10 @@ def _mediated() -> MediatedText:
         raise RuntimeError("a reply streams outside of a model call that interceptors know")
     session.stream = MediatedText(session)
     return session.stream
+
+
+def _reason(outcome: Outcome) -> str:
+    return "completed" if type(outcome) is Completed else "cancelled" if type(outcome) is Cancelled else "error"
 
 
 def _is_steered(event: MessageAdding) -> bool:
