@@ -121,7 +121,8 @@ def folder(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
             (tmp_path / file.name).write_bytes(file.read_bytes())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    import_module("windlass.mcp.serving")  # cryptography, which it loads, wants the real list of modules
+    for name in ("windlass.mcp.serving", "temporalio.client"):  # what they load wants the real list of modules
+        import_module(name)
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     monkeypatch.setenv("WINDLASS_STORE", "sqlite:///evil.db")
     (tmp_path / "heads.json").write_text(Head("ask", 1) + "\n" + Head("gone", 3) + "\n" + Head("erased", 1))
@@ -190,6 +191,13 @@ RUNS: dict[str, list[list[str]]] = {
         ["--agent", "broken"],
         ["--store", EVIL],
         ["--store", f"sqlite:///{EVIL}"],
+    ],
+    "diff": [
+        ["ask" + EVIL, "done" + EVIL],
+        ["ask" + EVIL, "top" + EVIL, "--full"],
+        ["ask" + EVIL, "failed" + EVIL, "--json"],
+        ["ask" + EVIL, "nobody" + EVIL],
+        ["ask" + EVIL, "ask" + EVIL, "--other-store", EVIL],
     ],
     "doctor": [[], ["--json"], ["--model", EVIL]],
     "chat": [
@@ -264,6 +272,16 @@ RUNS: dict[str, list[list[str]]] = {
     "keys set": [[EVIL], ["openai"], ["openai", "--file"]],
     "local install": [[EVIL]],
     "local list": [[]],
+    "replay": [
+        ["--agent", "evil"],
+        ["--agent", "evil:boss", "--full"],
+        ["--rules", "good.toml", "--replaces", EVIL, "--json"],
+        ["--rules", "policy.toml", "--markdown", "--since", "1d"],
+        ["ask" + EVIL, "--agent", "evil", "--scope", f"evil:{EVIL}"],
+        ["nobody" + EVIL, "--agent", "evil"],
+        ["--agent", "evil", "--since", EVIL],
+        ["--rules", BAD_FILE],
+    ],
     "resume": [
         ["evil", "ask" + EVIL],
         ["evil", "done" + EVIL],
@@ -275,6 +293,7 @@ RUNS: dict[str, list[list[str]]] = {
     "run": [
         [EVIL, "--agent", "evil", "--session", "ran" + EVIL],
         ["stop" + EVIL, "--agent", "evil", "--session", "ran" + EVIL],
+        ["stop", "--agent", "evil", "--temporal", EVIL, "--task-queue", EVIL, "--namespace", EVIL],
         ["fail" + EVIL, "--agent", "evil", "--json"],
         [EVIL, "--agent", "evil", "--json", "--file", BAD_FILE],
         ["delegate" + EVIL, "--agent", "evil:boss", "--json"],
@@ -324,6 +343,18 @@ RUNS: dict[str, list[list[str]]] = {
         ["ask" + EVIL, "--context", "1", "--archive", BAD_FILE],
         ["nobody" + EVIL],
     ],
+    "simulate": [
+        ["evil", "--seeds", "2"],
+        ["evil:make", "--seed", "1", "--json"],
+        ["broken"],
+        [f"evil:{EVIL}", "--seeds", EVIL],
+    ],
+    "submit": [
+        ["evil", "stop" + EVIL, "--session", "queued" + EVIL, "--key", EVIL, "--priority", "9", "--json"],
+        ["evil", EVIL, "--session", f"//{EVIL}"],
+        ["evil", EVIL, "--temporal", EVIL, "--task-queue", EVIL, "--namespace", EVIL],
+        ["broken", EVIL, "--wait"],
+    ],
     "trust": [
         ["evil-agent.toml", "--yes"],
         ["evil-agent.toml"],
@@ -333,6 +364,12 @@ RUNS: dict[str, list[list[str]]] = {
         [f"absent{EVIL}.toml", "--yes"],
         ["--list"],
         [],
+    ],
+    "worker": [
+        ["evil", "--until-idle", "--concurrency", "1", "--poll", "0.01", "--drain", "1"],
+        ["evil", "--temporal", EVIL, "--task-queue", EVIL, "--namespace", EVIL, "--heartbeat", "1"],
+        ["evil", "--until-idle", "--scope", f"evil:{EVIL}"],
+        ["broken"],
     ],
 }  # fmt: skip
 

@@ -63,6 +63,8 @@ async def connect(address: str, namespace: str = "default") -> Client:
     """A client of the Temporal server at `host:port`. Raises `ConfigError` if it does not answer."""
     try:
         return await Client.connect(address, namespace=namespace)
+    except ValueError as error:
+        raise ConfigError(f"{address!r} is not the address of a Temporal server, host:port: {error}") from error
     except (RuntimeError, RPCError) as error:
         raise ConfigError(f"Temporal at {address} does not answer: {error}") from error
 
