@@ -148,21 +148,7 @@ class _Reader:
         return None
 
     def _detail(self, outcome: r.Outcome | None) -> str:
-        match outcome:
-            case None:
-                return "the log has no end of this turn: it is running, or was interrupted and can be resumed"
-            case Completed(value=None):
-                return "the model finished" if _last(self.records, r.ModelReplied) else "a hook answered"
-            case Completed():
-                return "a hook completed it with a value"
-            case Stopped(detail=detail):
-                return detail
-            case Failed(error=error):
-                return f"{error.type}: {error.message}"
-            case Cancelled(reason=reason):
-                return reason
-            case r.Suspended(waiting_for=waiting):
-                return "; ".join(asked.question for asked in waiting) or "it waits for an answer"
+        return outcome_detail(outcome, by_model=_last(self.records, r.ModelReplied) is not None)
 
     def _causes(self, outcome: r.Outcome | None) -> list[str]:
         """The hooks, people or rules that caused the outcome."""
@@ -209,6 +195,25 @@ class _Reader:
             if isinstance(record, r.Answered) and kind in (Halt, Deny) and isinstance(record.answer, Reject):
                 return [record.by or "a person"]
         return []
+
+
+def outcome_detail(outcome: r.Outcome | None, *, by_model: bool) -> str:
+    """Why a turn ended as it did, in words. `by_model` says that a model replied in it."""
+    match outcome:
+        case None:
+            return "the log has no end of this turn: it is running, or was interrupted and can be resumed"
+        case Completed(value=None):
+            return "the model finished" if by_model else "a hook answered"
+        case Completed():
+            return "a hook completed it with a value"
+        case Stopped(detail=detail):
+            return detail
+        case Failed(error=error):
+            return f"{error.type}: {error.message}"
+        case Cancelled(reason=reason):
+            return reason
+        case r.Suspended(waiting_for=waiting):
+            return "; ".join(asked.question for asked in waiting) or "it waits for an answer"
 
 
 # ---------------------------------------------------------------- one describer per kind of record

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.npm import BIN, install
 
 from windlass.mcp import MCP
 
 SERVERS = Path(__file__).with_name("servers")
-CACHE = Path(sys.prefix) / "mcp-servers"
-BIN = Path(sys.executable).parent
 NODE = str(BIN / "node")
 
 
@@ -32,26 +29,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def npm() -> Path:
     """The folder of the servers from npm, installed by the lock file; without a network the tests are skipped."""
-    CACHE.mkdir(exist_ok=True)
-    lock = (SERVERS / "package-lock.json").read_bytes()
-    with open(CACHE / "lock", "w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        done = CACHE / "done.json"
-        if not done.exists() or done.read_bytes() != lock:
-            for name in ("package.json", "package-lock.json"):
-                shutil.copy(SERVERS / name, CACHE / name)
-            command = [BIN / "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-            path = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-            for _ in range(3):  # the network may fail for a moment
-                result = subprocess.run(command, cwd=CACHE, env=path, capture_output=True, text=True)
-                if not result.returncode:
-                    break
-            if result.returncode:
-                if os.environ.get("WINDLASS_REQUIRE_NPM"):
-                    raise RuntimeError(result.stderr)
-                pytest.skip(f"the servers cannot be installed from npm: {result.stderr[-300:]}")
-            done.write_bytes(lock)
-    return CACHE / "node_modules" / "@modelcontextprotocol"
+    return install(SERVERS, "mcp-servers") / "@modelcontextprotocol"
 
 
 @pytest.fixture

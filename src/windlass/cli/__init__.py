@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "submit": ("windlass.cli.submit:submit", "Queue a message for a worker."),
     "trust": ("windlass.cli.trusting:trust_command", "Trust an agent file that is found in a folder."),
+    "ui": ("windlass.cli.ui:ui", "Show what sessions did, and why, on a local page."),
     "worker": ("windlass.cli.worker:worker", "Run turns that wait in a store, beside other workers."),
 }
 

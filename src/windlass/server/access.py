@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -21,11 +21,20 @@ class Access:
     """Checks each request before anything else reads it.
 
     The Host must be one of `hosts`, so that a name which an attacker lets point here (DNS rebinding) is refused. A
-    browser's Origin must be the server itself or one of `origins`. All but the health check needs the token.
+    browser's Origin must be the server itself or one of `origins`. All paths but the `open_paths` need the token.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str, hosts: Iterable[str], origins: Iterable[str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        token: str,
+        hosts: Iterable[str],
+        origins: Iterable[str] = (),
+        open_paths: Collection[str] = OPEN_PATHS,
+    ) -> None:
         self._app = app
+        self._open_paths = open_paths
         self._token = token.encode()
         self._hosts = frozenset(host.lower().strip("[]") for host in hosts)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
@@ -52,7 +61,7 @@ class Access:
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
         if origin and origin not in self._origins and not _is_same(origin, host):
             return Problem(403, "foreign_origin", "requests from this origin are not allowed")
-        if path in OPEN_PATHS or (method == "OPTIONS" and origin in self._origins):
+        if path in self._open_paths or (method == "OPTIONS" and origin in self._origins):
             return None
         kind, _, given = headers.get(b"authorization", b"").partition(b" ")
         if kind.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import socket
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
-
-from .app import Server
+from starlette.types import Receive, Scope, Send
 
 LAST_RESPONSES = 2
 """How many seconds responses may take to end once all turns and streams have."""
 
 
+class Served(Protocol):
+    """An application that ends its streams when it is told to stop."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
 class Listener(uvicorn.Server):
     """uvicorn, but turns and streams end before it waits for connections: an open stream would never end by itself."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Served) -> None:
         config = uvicorn.Config(
             server,
             lifespan="on",
@@ -47,7 +54,7 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def serve(server: Server, listening: socket.socket) -> None:
+async def serve(server: Served, listening: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT."""
     listener: Any = Listener(server)
     await listener.serve(sockets=[listening])

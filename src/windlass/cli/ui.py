@@ -1,0 +1,69 @@
+"""The `ui` command: opens the inspector on a store or on exported sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from windlass.errors import WindlassError
+
+from .output import echo
+from .stores import known_address, require_file, serve_until_stopped
+
+if TYPE_CHECKING:
+    from windlass.inspector import Inspector
+
+
+@click.command()
+@click.argument("store", required=False)
+@click.option("--port", type=click.IntRange(0, 65535), default=8500, show_default=True, help="0 takes a free port.")
+@click.option("--open", "browser", is_flag=True, help="Open the page in a browser.")
+def ui(store: str | None, port: int, browser: bool) -> None:
+    """Show what sessions did, and why, on a local page.
+
+    STORE is an SQLite file, the address of a store (sqlite:///FILE, postgresql://…), or a file written by `windlass
+    sessions export`. Without it, the store that the other commands use is shown. The page listens on this machine
+    only. Its address holds a token: whoever has the address can read the sessions.
+    """
+    try:
+        from windlass.inspector import Inspector
+        from windlass.inspector.sources import open_source
+    except ImportError as error:
+        raise click.ClickException(f"{error}: install the extra with pip install 'windlass[ui]'") from error
+
+    where = store or known_address()
+    if "://" not in where and not Path(where).is_file():
+        raise click.ClickException(f"there is no file {where}; name a store, or a file with exported sessions")
+    token = secrets.token_urlsafe(24)
+
+    async def run() -> None:
+        source = await open_source(where)
+        try:
+            require_file(source.store)
+            await source.store.find(limit=1)
+            inspector = Inspector(source, token=token)
+        except (WindlassError, click.ClickException):
+            await source.store.close()
+            raise
+        await _serve(inspector, port, token, browser)
+
+    serve_until_stopped(lambda: asyncio.run(run()))
+
+
+async def _serve(inspector: Inspector, port: int, token: str, browser: bool) -> None:
+    from windlass.server.listening import address_of, open_socket, serve
+
+    try:
+        listening = open_socket("127.0.0.1", port)
+    except OSError as error:
+        await inspector.source.store.close()
+        raise click.ClickException(f"cannot listen on port {port}: {error.strerror or error}") from error
+    address = f"{address_of(listening)}/#token={token}"
+    echo(f"the inspector is at {address}", err=True)
+    if browser:
+        click.launch(address)
+    await serve(inspector, listening)

@@ -1,0 +1,74 @@
+"""The inspector as an ASGI application: the page, and what it asks for, behind one token."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from windlass.errors import ConfigError
+from windlass.server.access import LOOPBACK, Access
+from windlass.server.app import SHORTEST_TOKEN
+from windlass.server.errors import Problem, problem_response
+from windlass.server.streams import Streams
+
+from . import live, sessions
+from .files import static_routes
+from .requests import Endpoints
+from .sources import Source
+
+READING: Endpoints = (*sessions.ENDPOINTS, *live.ENDPOINTS)
+
+
+class Inspector:
+    """A page on what the sessions of a store did: `uvicorn.run(Inspector(source, token=token))`.
+
+    - `source`: the store; see `open_source`.
+    - `token`: the page sends it as `Authorization: Bearer TOKEN`; at least 16 characters.
+    - `hosts`: the names under which browsers reach it, by default those of loopback. Other Hosts are refused.
+    - `control`: also answer questions. Without it nothing can be changed.
+
+    The page itself needs no token: it holds no data. It gets the token from the part of its address after `#`, which
+    browsers do not send.
+    """
+
+    def __init__(self, source: Source, *, token: str, hosts: Sequence[str] = LOOPBACK, control: bool = False) -> None:
+        if len(token) < SHORTEST_TOKEN or not token.isascii():
+            raise ConfigError(f"the token must have at least {SHORTEST_TOKEN} ASCII characters")
+        self.source = source
+        self.control = control
+        self.streams = Streams()
+        static = static_routes()
+        app = Starlette(
+            routes=[*static, *[endpoint.route(self) for endpoint in READING]],
+            exception_handlers={HTTPException: _http_problem},
+            lifespan=self._lifespan,
+        )
+        app.router.redirect_slashes = False
+        self._app = Access(app, token=token, hosts=hosts, open_paths={route.path for route in static})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await self.stop()
+            await self.source.store.close()
+
+    async def stop(self) -> None:
+        """End all streams."""
+        await self.streams.close(0.0)
+
+
+async def _http_problem(request: Request, error: Exception) -> Response:
+    """An unknown path or a method that it does not take."""
+    assert isinstance(error, HTTPException)
+    return problem_response(Problem(error.status_code, "not_found", error.detail))

@@ -1,0 +1,210 @@
+"""The endpoints for sessions: the list, one session, its turns, its records, and whether its chain is intact."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from windlass._text import inert_json
+from windlass.errors import SessionUnknown, StoreError
+from windlass.logs import SessionInfo
+from windlass.protocols import Store
+from windlass.records import encode
+from windlass.server.errors import Problem
+
+from .digests import digest
+from .requests import Call, Endpoint, Endpoints
+from .score import Score, Turn
+from .sources import SessionLog
+from .words import ROW, WHOLE, Data, cut, cut_row, cut_text
+
+TITLE = 240
+SLICE = 64 * 1024
+"""How many characters of a raw record are sent at once."""
+
+SEARCHES = 2.0
+"""For how many seconds the logs are searched for a text."""
+
+
+class Find(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which sessions to list."""
+
+    search: Annotated[str, Meta(max_length=400)] = ""
+    limit: Annotated[int, Meta(ge=1, le=5000)] = 1000
+
+
+class Since(Struct, frozen=True, forbid_unknown_fields=True):
+    """From where on a raw record is wanted."""
+
+    offset: Annotated[int, Meta(ge=0, le=2**40)] = 0
+
+
+async def find(call: Call) -> Data:
+    """The sessions, the latest first: those with a text in their id, first message or agent, or in their log."""
+    query: Find = call.query
+    store = call.inspector.source.store
+    infos = list(await store.find(search=query.search, limit=query.limit))
+    incomplete = False
+    if query.search:
+        more, incomplete = await _search_logs(store, query.search, {info.session for info in infos}, query.limit)
+        infos += more
+    return {
+        "store": call.inspector.source.name,
+        "control": call.inspector.control,
+        "now": time.time(),
+        "incomplete": incomplete,
+        "sessions": [await info_view(store, info) for info in infos],
+    }
+
+
+async def _search_logs(store: Store, text: str, known: set[str], limit: int) -> tuple[list[SessionInfo], bool]:
+    """The other sessions with a text in their log. True says that time was up before all were searched."""
+    wanted = [text.lower().encode("utf-8", "surrogatepass"), text.lower().encode("unicode_escape")]
+    until = time.monotonic() + SEARCHES
+    found: list[SessionInfo] = []
+    for info in await store.find(limit=limit):
+        if time.monotonic() > until:
+            return found, True
+        if info.session in known:
+            continue
+        try:
+            batches = await store.batches(info.session)
+        except StoreError:
+            continue
+        if any(word in batch.lines.lower() for batch in batches for word in wanted):
+            found.append(info)
+        await asyncio.sleep(0)
+    return found, False
+
+
+async def info_view(store: Store, info: SessionInfo) -> Data:
+    """A session in the list. `live` says that a process works on it."""
+    live = info.status == "running" and (await is_live(store, info))
+    fields: Data = {name: getattr(info, name) for name in SessionInfo.__struct_fields__}
+    return {**fields, "title": cut_text(info.title, TITLE), "agent": cut_text(info.agent, TITLE), "live": live}
+
+
+async def is_live(store: Store, info: SessionInfo) -> bool:
+    """Whether a process works on a session, or on that of its parent."""
+    top = info.session.split("/")[0] if info.parent else info.session
+    return (await store.ownership(top)).alive or store.passes.get(top) is not None
+
+
+async def digests(call: Call) -> Data:
+    """What the list shows of some sessions besides their ids and times. One that is damaged says so."""
+    names = call.request.query_params.getlist("id")[:60]
+    found: Data = {}
+    for name in names:
+        try:
+            log = await call.inspector.source.log(name)
+        except SessionUnknown:
+            continue
+        except StoreError as error:
+            found[name] = {"damaged": cut_text(str(error), ROW)}
+            continue
+        found[name] = cut(digest(log.score), ROW)
+        await asyncio.sleep(0)
+    return found
+
+
+async def session_log(call: Call) -> SessionLog:
+    """The log of the session in the path."""
+    return await call.inspector.source.log(call.path("session"))
+
+
+async def show(call: Call) -> Data:
+    """A session: its turns, parent and children."""
+    log = await session_log(call)
+    return {**head(log.score), "now": time.time(), "live": await _live(call, log.score)}
+
+
+async def _live(call: Call, score: Score) -> bool:
+    store = call.inspector.source.store
+    running = score.turn is not None and score.turn.state == "running"
+    return running and await is_live(store, SessionInfo(score.session, parent=score.parent))
+
+
+def head(score: Score) -> Data:
+    """A session without the rows of its turns."""
+    return {
+        "session": score.session,
+        "agent": cut_text(score.agent, TITLE),
+        "parent": score.parent,
+        "origin": score.origin,
+        "children": score.children,
+        "records": score.number,
+        "ended": score.ended,
+        "turns": [cut(turn.head(), TITLE if turn is not score.turn else WHOLE) for turn in score.turns],
+    }
+
+
+async def turn(call: Call) -> Data:
+    """The rows of a turn, 0 for the latest. Long texts are cut; the endpoint of a row has them."""
+    log, number = await session_log(call), call.number("turn")
+    one = log.score.turn if number == 0 else _turn(log.score, number)
+    view = None if one is None else turn_view(one)
+    return {**head(log.score), "now": time.time(), "live": await _live(call, log.score), "turn": view}
+
+
+def _turn(score: Score, number: int) -> Turn:
+    for one in score.turns:
+        if one.n == number:
+            return one
+    raise Problem(404, "turn_unknown", f"session {score.session!r} has no turn {number}")
+
+
+def turn_view(one: Turn, since: int = 0) -> Data:
+    """A turn with the rows that a record after `since` has changed."""
+    rows = [cut_row(row, ROW) for row in one.rows if row["z"] > since]
+    return {**cut(one.head(), WHOLE), "rows": rows}
+
+
+async def row(call: Call) -> Data:
+    """One row with whole texts, if they are not huge."""
+    log, number = await session_log(call), call.number("number")
+    for one in log.score.turns:
+        for found in one.rows:
+            if found["n"] == number and str(found.get("call", "")) == call.request.query_params.get("call", ""):
+                return cut_row(found, WHOLE)
+    raise Problem(404, "row_unknown", f"session {log.score.session!r} has no row of record {number}")
+
+
+async def record(call: Call) -> Data:
+    """A record of the log as indented JSON. A long one comes in slices."""
+    log, number = await session_log(call), call.number("number")
+    if not 1 <= number <= len(log.records):
+        raise Problem(404, "record_unknown", f"session {log.score.session!r} has {len(log.records)} records")
+    query: Since = call.query
+    text = json.dumps(json.loads(encode(log.records[number - 1])), indent=1, ensure_ascii=False)
+    end = query.offset + SLICE
+    part = inert_json(text[query.offset : end])
+    return {"number": number, "text": part, "total": len(text), "next": end if end < len(text) else None}
+
+
+async def verify(call: Call) -> Data:
+    """Whether the hash chain of a session is intact."""
+    session = call.path("session")
+    try:
+        verified: Any = await call.inspector.source.store.verify(session)
+    except SessionUnknown:
+        raise
+    except StoreError as error:
+        return {"ok": False, "text": cut_text(str(error), ROW)}
+    return {"ok": True, "text": verified.head, "records": verified.records, "pruned": verified.pruned}
+
+
+_SESSION = "/api/sessions/{session}"
+
+ENDPOINTS: Endpoints = (
+    Endpoint("/api/sessions", find, query=Find),
+    Endpoint("/api/digests", digests),
+    Endpoint(_SESSION, show),
+    Endpoint(f"{_SESSION}/turns/{{turn}}", turn),
+    Endpoint(f"{_SESSION}/rows/{{number}}", row),
+    Endpoint(f"{_SESSION}/records/{{number}}", record, query=Since),
+    Endpoint(f"{_SESSION}/verify", verify),
+)

@@ -1,0 +1,88 @@
+import { get, takeToken, Refused } from "./api.js";
+import { h, say } from "./dom.js";
+import * as sessions from "./views/sessions.js";
+import * as turn from "./views/turn.js";
+
+const VIEWS = [
+  { id: "sessions", name: "Sessions", view: sessions },
+  { id: "turn", name: "Turn", view: turn },
+];
+const KEYS = [
+  [`1 to ${VIEWS.length}`, "go to a view"], ["/", "search"], ["j  k", "next, previous row"], ["Enter", "open, or show the details"], ["[  ]", "previous, next step"],
+  ["x", "next exception: denied, asked, changed, failed"], ["d  w", "details: decisions, raw record"], ["End  Home", "last, first row"],
+  ["t", "colours: auto, light, dark"], ["?", "this map"], ["Esc", "close the details, leave a field"],
+];
+const root = document.getElementById("view"), tabs = document.getElementById("tabs"), help = document.getElementById("help");
+let current = null, route = 0, latest = "";
+
+for (const { id, name } of VIEWS) tabs.append(h("a", { href: `#/${id}`, data: { id }, title: `${name} (${VIEWS.findIndex((one) => one.id === id) + 1})` }, h("span", {}, name)));
+
+export function setStore(name) { document.getElementById("store").textContent = name; }
+
+async function show() {
+  const mine = ++route;
+  const [, id = "sessions", ...rest] = location.hash.split("/").map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
+  const found = VIEWS.find((one) => one.id === id) ?? VIEWS[0];
+  for (const link of tabs.children) if (link.dataset.id === found.id) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+  current?.leave?.();
+  current = found.view;
+  document.body.dataset.view = found.id;
+  document.body.classList.remove("sheet");
+  document.title = `${found.name} · Windlass Inspector`;
+  if (found.id === "turn" && rest[0]) { latest = location.hash; tabs.children[1].href = latest; }
+  root.replaceChildren();
+  scrollTo(0, 0);
+  try {
+    await found.view.show(root, rest, { setStore, isCurrent: () => mine === route });
+  } catch (error) {
+    if (mine === route) root.replaceChildren(problem(error));
+  }
+}
+
+function problem(error) {
+  if (error instanceof Refused && error.status === 401) return noToken();
+  console.warn(error);
+  return h("section.empty", {}, h("h1", {}, "This cannot be shown"), h("p", {}, error.message), h("p", {}, h("a", { href: "#/sessions" }, "All sessions")));
+}
+function noToken() {
+  return h("section.empty", {}, h("h1", {}, "This address lacks its token"), h("p", {}, "Open the address that ", h("code", {}, "windlass ui"), " printed: it ends with ", h("code", {}, "#token=…"), "."), h("p.dim", {}, "The token belongs to one start of the command. After a restart, take the new address."));
+}
+
+// ---- colours
+const THEMES = ["auto", "light", "dark"], button = document.getElementById("theme");
+let theme = "auto";
+try { theme = localStorage.getItem("theme") ?? "auto"; } catch { /* a private window */ }
+function colours(name) {
+  theme = THEMES.includes(name) ? name : "auto";
+  if (theme === "auto") delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = theme;
+  button.textContent = { auto: "Auto", light: "Light", dark: "Dark" }[theme];
+  button.setAttribute("aria-label", `Colours: ${theme}`);
+  try { localStorage.setItem("theme", theme); } catch { /* a private window */ }
+}
+const nextColours = () => colours(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]);
+button.addEventListener("click", nextColours);
+colours(theme);
+
+// ---- keyboard
+help.append(h("h2", { id: "help-title" }, "Keyboard"),
+  h("dl.keys", {}, KEYS.map(([keys, what]) => [h("dt", {}, keys.split("  ").map((one) => h("kbd", {}, one))), h("dd", {}, what)])),
+  h("form", { method: "dialog" }, h("button.btn", {}, "Close")));
+document.getElementById("keys").addEventListener("click", () => help.showModal());
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
+  if (event.target.closest?.("input, textarea, select")) { if (event.key === "Escape") event.target.blur(); return; }
+  const view = VIEWS[Number(event.key) - 1];
+  if (view) { location.hash = view.id === "turn" && latest ? latest : `#/${view.id}`; return; }
+  if (event.key === "?") { help.showModal(); return; }
+  if (event.key === "t") { nextColours(); return; }
+  if (event.key === "/") { const field = root.querySelector("input[type=search]"); if (field) { event.preventDefault(); field.focus(); } return; }
+  current?.key?.(event);
+});
+
+addEventListener("hashchange", () => { takeToken(); show(); });
+if (takeToken()) {
+  show();
+} else {
+  get("/api/sessions?limit=1").then(show, () => root.replaceChildren(noToken()));
+}
+export { say };

@@ -1,0 +1,116 @@
+"""What the inspector opens: stores and exported files; and what it reads of any log."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windlass.errors import SessionUnknown
+from windlass.inspector.digests import digest
+from windlass.inspector.score import Score
+from windlass.inspector.sessions import head, turn_view
+from windlass.inspector.sources import open_source
+from windlass.records import KINDS
+from windlass.server.json import to_json
+from windlass.stores import SQLiteStore
+from windlass.testing.strategies import records
+from windlass.transfer import export_session
+
+from .test_security import ask
+
+
+def windlass(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "windlass", *arguments], capture_output=True, text=True, timeout=60)
+
+
+@given(st.lists(records(), max_size=12))
+def test_any_log_can_be_shown(log: Any):
+    score = Score("s")
+    score.extend(log)
+    for view in [head(score), digest(score), *[turn_view(turn) for turn in score.turns]]:
+        to_json(view)
+
+
+def test_every_kind_of_record_has_a_reader():
+    from windlass.inspector.score import _READERS
+
+    assert {kind.__name__ for kind in _READERS} == set(KINDS)
+
+
+async def test_rows_that_changed_are_those_of_the_new_records(database: Path):
+    store = SQLiteStore(database)
+    log = list(await store.read("desk-8841"))
+    await store.close()
+    for at in range(1, len(log)):
+        score = Score("desk-8841")
+        score.extend(log[:at])
+        before = {json.dumps([row["n"], row.get("call")]): to_json(row) for turn in score.turns for row in turn.rows}
+        score.extend(log[at:])
+        changed = {
+            json.dumps([row["n"], row.get("call")]) for turn in score.turns for row in turn.rows if row["z"] > at
+        }
+        for turn in score.turns:
+            for row in turn.rows:
+                key = json.dumps([row["n"], row.get("call")])
+                assert key in changed or before.get(key) == to_json(row)
+
+
+async def test_exported_sessions_can_be_opened_from_one_file(
+    database: Path, tmp_path: Path, started: Callable[..., Any]
+):
+    store = SQLiteStore(database)
+    file = tmp_path / "sent.jsonl"
+    lines = [*await export_session(store, "desk-8841"), *await export_session(store, "desk-8840")]
+    await store.close()
+    file.write_text("\n".join(lines), encoding="utf-8")
+    process = started(file)
+    found = json.loads(ask(process, "/api/sessions")[2])
+    assert {one["session"] for one in found["sessions"]} == {"desk-8841", "desk-8840"}
+    assert found["store"] == "sent.jsonl"
+    turn = json.loads(ask(process, "/api/sessions/desk-8841/turns/1")[2])
+    assert turn["turn"]["state"] == "done"
+
+
+async def test_a_session_that_was_erased_is_gone_from_the_page(tmp_path: Path):
+    from windlass import Agent
+    from windlass.testing import ScriptedModel, says
+
+    source = await open_source(f"sqlite:///{tmp_path / 'a.db'}")
+    await Agent(ScriptedModel(says("x")), store=source.store).run("hello", session="s")
+    assert (await source.log("s")).score.turns
+    await source.store.erase("s")
+    with pytest.raises(SessionUnknown):
+        await source.log("s")
+    await source.store.close()
+
+
+def test_a_store_that_does_not_exist_is_an_error_and_no_file_is_made(tmp_path: Path):
+    result = windlass("ui", str(tmp_path / "no.db"), "--port", "0")
+    assert result.returncode == 1
+    assert "there is no file" in result.stderr
+    result = windlass("ui", f"sqlite:///{tmp_path / 'no.db'}", "--port", "0")
+    assert result.returncode == 1
+    assert "there is no store" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_neither_is_an_error(tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("hello")
+    result = windlass("ui", str(tmp_path / "notes.txt"), "--port", "0")
+    assert result.returncode == 1
+    assert "neither a store nor a session" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_ctrl_c_ends_it_without_an_error(started: Callable[..., Any], database: Path):
+    process = started(database)
+    assert ask(process, "/api/sessions")[0] == 200
+    assert process.end() in (0, 130)
