@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from windlass import records as r
 from windlass.errors import ModelError
 from windlass.messages import Message, ModelReply, TextPart, ToolResult
 from windlass.outcomes import ErrorValue
+from windlass.stores import SQLiteStore
 from windlass.testing import FakeClock, ScriptedModel, calls, says
 
 HOSTILE = (
@@ -142,7 +145,7 @@ async def record(store: Any) -> None:
     await _kinds(store)
     await _hostile(store)
     await _refund(store)
-    await _waiting(store)
+    await waiting(store)
 
 
 async def _small(store: Any) -> None:
@@ -195,7 +198,7 @@ async def _refund(store: Any) -> None:
     await CLOCK.sleep(300)
 
 
-async def _waiting(store: Any) -> None:
+async def waiting(store: Any) -> None:
     two = calls(
         [("refund", {"order": "4466", "amount": 174}), ("refund", {"order": "4467", "amount": 310})],
         _text="Both need a second pair of eyes.", _delay=1.2, _usage=use(610, 31),
@@ -327,10 +330,6 @@ async def _append(store: Any, session: str, log: Sequence[r.Record]) -> None:
 
 def database(folder: Path) -> Path:
     """A store in a file, recorded now."""
-    import asyncio
-
-    from windlass.stores import SQLiteStore
-
     path = folder / "shop.db"
 
     async def run() -> None:
@@ -340,5 +339,11 @@ def database(folder: Path) -> Path:
         finally:
             await store.close()
 
-    asyncio.run(run())
+    in_thread(run)
     return path
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    """Run something async in a thread: in tests with a browser, this one has an event loop that runs."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(work())).result(60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +27,7 @@ VIEWS = [
     ("#/turn/desk-8843", ".r"),
     ("#/turn/desk-8836", ".r"),
     ("#/turn/hostile", ".r"),
+    ("#/approvals", ".askbox .callbox"),
 ]
 
 
@@ -137,32 +137,23 @@ def test_a_running_session_grows_on_the_page_and_the_list_follows(
             await agent.run(f"Question of {session}", session=session)
             await store.close()
 
-        asyncio.run(go())
+        shop.in_thread(go)
 
-    _in_thread(run, "first", says("one"))
+    run("first", says("one"))
     page = opened(started(path)).page
-    _in_thread(run, "second", calls("find_order", order="1"), says("two"))
+    run("second", calls("find_order", order="1"), says("two"))
     page.wait_for_selector('.tr[data-id="second"]')
     page.evaluate("location.hash = '#/turn/second'")
     page.wait_for_selector(".r-end")
-    _in_thread(run, "second", says("three"))
+    run("second", says("three"))
     page.wait_for_selector("nav.turns a >> text=2")
-
-
-def _in_thread(run: Callable[..., None], *arguments: Any) -> None:
-    """Playwright holds an event loop in this thread."""
-    import threading
-
-    thread = threading.Thread(target=run, args=arguments)
-    thread.start()
-    thread.join(20)
 
 
 def test_five_thousand_steps_are_there_within_a_second_and_few_rows_are_drawn(
     tmp_path: Path, started: Callable[..., Any], opened: Callable[..., Any]
 ):
     path = tmp_path / "long.db"
-    _in_thread(lambda: asyncio.run(_many_steps(path, 5000)))
+    shop.in_thread(lambda: _many_steps(path, 5000))
     opened_page = opened(started(path))
     time.monotonic()
     page = opened_page.go("#/turn/long", ".r")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from windlass import Agent
 from windlass.errors import WindlassError
+from windlass.protocols import Store
 
+from .asking import login
+from .loading import agent_option
 from .output import echo
 from .stores import known_address, require_file, serve_until_stopped
 
@@ -21,8 +25,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("store", required=False)
 @click.option("--port", type=click.IntRange(0, 65535), default=8500, show_default=True, help="0 takes a free port.")
+@click.option("--control", is_flag=True, help="Also answer questions, in your login name.")
+@agent_option("The agent of the sessions: show the effects of its tools, and check answers. Its store is the default.")
 @click.option("--open", "browser", is_flag=True, help="Open the page in a browser.")
-def ui(store: str | None, port: int, browser: bool) -> None:
+def ui(store: str | None, port: int, control: bool, agent: Agent[Any, Any] | None, browser: bool) -> None:
     """Show what sessions did, and why, on a local page.
 
     STORE is an SQLite file, the address of a store (sqlite:///FILE, postgresql://…), or a file written by `windlass
@@ -35,8 +41,8 @@ def ui(store: str | None, port: int, browser: bool) -> None:
     except ImportError as error:
         raise click.ClickException(f"{error}: install the extra with pip install 'windlass[ui]'") from error
 
-    where = store or known_address()
-    if "://" not in where and not Path(where).is_file():
+    where: str | Store = store or (known_address() if agent is None else agent.store)
+    if isinstance(where, str) and "://" not in where and not Path(where).is_file():
         raise click.ClickException(f"there is no file {where}; name a store, or a file with exported sessions")
     token = secrets.token_urlsafe(24)
 
@@ -45,7 +51,7 @@ def ui(store: str | None, port: int, browser: bool) -> None:
         try:
             require_file(source.store)
             await source.store.find(limit=1)
-            inspector = Inspector(source, token=token)
+            inspector = Inspector(source, token=token, control=control, person=login() or "", agent=agent)
         except (WindlassError, click.ClickException):
             await source.store.close()
             raise

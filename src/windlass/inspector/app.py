@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -11,18 +12,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from windlass import Agent
 from windlass.errors import ConfigError
 from windlass.server.access import LOOPBACK, Access
 from windlass.server.app import SHORTEST_TOKEN
 from windlass.server.errors import Problem, problem_response
 from windlass.server.streams import Streams
 
-from . import live, sessions
+from . import contexts, live, questions, sessions
 from .files import static_routes
 from .requests import Endpoints
 from .sources import Source
 
-READING: Endpoints = (*sessions.ENDPOINTS, *live.ENDPOINTS)
+READING: Endpoints = (*sessions.ENDPOINTS, *live.ENDPOINTS, *contexts.ENDPOINTS, *questions.READING)
+WRITING: Endpoints = questions.WRITING
 
 
 class Inspector:
@@ -31,21 +34,36 @@ class Inspector:
     - `source`: the store; see `open_source`.
     - `token`: the page sends it as `Authorization: Bearer TOKEN`; at least 16 characters.
     - `hosts`: the names under which browsers reach it, by default those of loopback. Other Hosts are refused.
-    - `control`: also answer questions. Without it nothing can be changed.
+    - `control`: also answer questions. Without it nothing can be changed: the routes that write do not exist.
+    - `person`: in whose name questions are answered.
+    - `agent`: the agent that wrote the sessions, for what the log does not have: the effects of its tools. It masks its
+      secrets in answers and checks edited arguments.
 
     The page itself needs no token: it holds no data. It gets the token from the part of its address after `#`, which
     browsers do not send.
     """
 
-    def __init__(self, source: Source, *, token: str, hosts: Sequence[str] = LOOPBACK, control: bool = False) -> None:
+    def __init__(
+        self,
+        source: Source,
+        *,
+        token: str,
+        hosts: Sequence[str] = LOOPBACK,
+        control: bool = False,
+        person: str = "",
+        agent: Agent[Any, Any] | None = None,
+    ) -> None:
         if len(token) < SHORTEST_TOKEN or not token.isascii():
             raise ConfigError(f"the token must have at least {SHORTEST_TOKEN} ASCII characters")
         self.source = source
         self.control = control
+        self.person = person or "somebody"
+        self.agent = agent
+        self.effects = {} if agent is None else {one["name"]: one["effect"] for one in agent.explain().data["tools"]}
         self.streams = Streams()
         static = static_routes()
         app = Starlette(
-            routes=[*static, *[endpoint.route(self) for endpoint in READING]],
+            routes=[*static, *[endpoint.route(self) for endpoint in (*READING, *(WRITING if control else ()))]],
             exception_handlers={HTTPException: _http_problem},
             lifespan=self._lifespan,
         )

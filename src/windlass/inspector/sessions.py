@@ -147,7 +147,8 @@ async def turn(call: Call) -> Data:
     log, number = await session_log(call), call.number("turn")
     one = log.score.turn if number == 0 else _turn(log.score, number)
     view = None if one is None else turn_view(one)
-    return {**head(log.score), "now": time.time(), "live": await _live(call, log.score), "turn": view}
+    more = {"now": time.time(), "live": await _live(call, log.score), "effects": call.inspector.effects}
+    return {**head(log.score), **more, "turn": view}
 
 
 def _turn(score: Score, number: int) -> Turn:

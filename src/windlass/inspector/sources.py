@@ -82,8 +82,10 @@ async def _extend(log: SessionLog, records: list[Record]) -> None:
             await asyncio.sleep(0)
 
 
-async def open_source(where: str) -> Source:
+async def open_source(where: str | Store) -> Source:
     """Open a store by its address, or a file by its path: an SQLite store, or sessions exported as JSON lines."""
+    if not isinstance(where, str):
+        return Source(where, Path(str(getattr(where, "path", type(where).__name__))).name)
     exported = None if "://" in where else _exported_lines(Path(where))
     if exported is not None:
         return Source(await _imported(where, exported), Path(where).name)

@@ -1,21 +1,32 @@
 import { get, takeToken, Refused } from "./api.js";
 import { h, say } from "./dom.js";
+import * as approvals from "./views/approvals.js";
 import * as sessions from "./views/sessions.js";
 import * as turn from "./views/turn.js";
 
 const VIEWS = [
   { id: "sessions", name: "Sessions", view: sessions },
   { id: "turn", name: "Turn", view: turn },
+  { id: "approvals", name: "Approvals", view: approvals },
 ];
 const KEYS = [
   [`1 to ${VIEWS.length}`, "go to a view"], ["/", "search"], ["j  k", "next, previous row"], ["Enter", "open, or show the details"], ["[  ]", "previous, next step"],
-  ["x", "next exception: denied, asked, changed, failed"], ["d  w", "details: decisions, raw record"], ["End  Home", "last, first row"],
+  ["x", "next exception: denied, asked, changed, failed"], ["d  r  w", "details: decisions, request, raw record"], ["a  e  n", "approvals: approve, edit, say no"], ["m", "approvals: make this a rule"], ["End  Home", "last, first row"],
   ["t", "colours: auto, light, dark"], ["?", "this map"], ["Esc", "close the details, leave a field"],
 ];
 const root = document.getElementById("view"), tabs = document.getElementById("tabs"), help = document.getElementById("help");
 let current = null, route = 0, latest = "";
 
 for (const { id, name } of VIEWS) tabs.append(h("a", { href: `#/${id}`, data: { id }, title: `${name} (${VIEWS.findIndex((one) => one.id === id) + 1})` }, h("span", {}, name)));
+
+async function countQuestions() {
+  const found = await get("/api/questions").catch(() => null), link = tabs.querySelector('[data-id="approvals"]');
+  link.querySelector(".n")?.remove();
+  if (found?.questions.length) link.append(h("b.n", { "aria-label": `${found.questions.length} waiting` }, found.questions.length));
+  if (!document.getElementById("store").textContent) get("/api/sessions?limit=1").then((one) => setStore(one.store), () => {});
+}
+addEventListener("questions", countQuestions);
+setInterval(() => { if (!document.hidden) countQuestions(); }, 10_000);
 
 export function setStore(name) { document.getElementById("store").textContent = name; }
 
@@ -82,6 +93,7 @@ addEventListener("keydown", (event) => {
 addEventListener("hashchange", () => { takeToken(); show(); });
 if (takeToken()) {
   show();
+  countQuestions();
 } else {
   get("/api/sessions?limit=1").then(show, () => root.replaceChildren(noToken()));
 }

@@ -1,5 +1,6 @@
 // The details of a row: who decided, what was changed, and the records as the log has them.
 import { at, get } from "../api.js";
+import { requestView } from "./request.js";
 import { by, h, mark, tag, tone, verdict } from "../dom.js";
 import { count, moment, money, offset, parsed, plural, short, span } from "../format.js";
 
@@ -24,12 +25,19 @@ function draw() {
   const { el, row, context, full } = shown, item = full ?? row?.item;
   const shut = h("button.quiet.close", { type: "button", on: { click: context.close } }, "Close");
   if (!item) { el.replaceChildren(h("div.ph", {}, h("h2", {}, "The turn"), shut), h("div.pb", {}, why(context))); return; }
-  const tabs = [["decisions", item.k === "tool" || item.k === "model" ? "Decisions" : "Details"], ["record", "Record"]];
+  const asks = item.k === "model" && item.paid || item.k === "attempt";
+  const tabs = [["decisions", item.k === "tool" || item.k === "model" ? "Decisions" : "Details"], ...(asks ? [["request", "Request"]] : []), ["record", "Record"]];
   const names = tabs.map(([id]) => id), current = names.includes(chosen) ? chosen : names[0];
   const buttons = tabs.map(([id, name]) => h("button", { type: "button", role: "tab", id: `tab-${id}`, "aria-selected": String(id === current), "aria-controls": "tab-body", tabIndex: id === current ? 0 : -1, on: { click: () => tab(id) } }, name));
   const list = h("div.ptabs", { role: "tablist", "aria-label": "Details", on: { keydown: (event) => { const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key]; if (!by) return; event.stopPropagation(); event.preventDefault(); tab(names[(names.indexOf(current) + by + names.length) % names.length]); el.querySelector('[aria-selected="true"]').focus(); } } }, buttons);
   el.replaceChildren(h("div.ph", {}, h("h2", {}, title(item)), h("code.pid", {}, item.call ?? `record ${item.n}`), shut), list,
-    h("div.pb", { role: "tabpanel", id: "tab-body", "aria-labelledby": `tab-${current}`, tabIndex: 0 }, current === "record" ? records(item, context) : item.k === "tool" ? call(item, context) : item.k === "model" ? model(item) : other(item, context)));
+    h("div.pb", { role: "tabpanel", id: "tab-body", "aria-labelledby": `tab-${current}`, tabIndex: 0 }, current === "record" ? records(item, context) : current === "request" ? request(item, context) : item.k === "tool" ? call(item, context) : item.k === "model" ? model(item) : other(item, context)));
+}
+let asked = { id: "", el: null };
+function request(item, { session }) {
+  const id = `${session.session} ${item.n}`;
+  if (asked.id !== id) asked = { id, el: requestView(session.session, item) };
+  return asked.el;
 }
 const section = (name, ...kids) => h("section.ps", {}, h("h3", {}, name), kids);
 const sum = (...kids) => h("p.sum", {}, kids);
@@ -46,6 +54,7 @@ function says(steps, answers) {
 }
 const RERUN = { unsafe: "would not be repeated after a crash", idempotent: "would be repeated after a crash, with the same key", pure: "would be repeated after a crash" };
 function call(item, { session, turn }) {
+  const effect = session.effects[item.name];
   const steps = chain(), start = turn.began;
   steps.add("silent", [h("b", {}, "proposed"), " by the model"], null, "");
   for (const one of item.changes ?? []) if (one.event !== "ToolReturning") steps.add("changed", [h("b", {}, one.hook), " rewrote the arguments"], null, time(one.took));
@@ -54,7 +63,7 @@ function call(item, { session, turn }) {
   if (!before.length) steps.add("silent", h("span.dim", {}, "no gate answered"), null, "");
   for (const one of item.answered ?? []) steps.add(tone(one.v), [h("b", {}, one.by), " ", verdict(one.v), one.partial ? tag("others must approve, too") : null], one.why, item.asked?.digest && one.digest ? (one.digest === item.asked.digest ? "same digest" : "other digest") : "");
   if (item.asked && !item.answered) steps.add("ask", h("b", {}, "waits for an answer"), item.asked.question, "");
-  if (item.called) steps.add("silent", [h("b", {}, "called"), item.effect ? h("span.dim", {}, item.effect) : null, item.attempts > 1 ? tag(`attempt ${item.attempts}`) : null], RERUN[item.effect], `at ${offset(item.t0 - start)}`);
+  if (item.called) steps.add("silent", [h("b", {}, "called"), effect ? h("span.dim", {}, effect) : null, item.attempts > 1 ? tag(`attempt ${item.attempts}`) : null], RERUN[effect], `at ${offset(item.t0 - start)}`);
   for (const one of item.discarded ?? []) steps.add("error", [h("b", {}, `attempt ${one.attempt}`), " discarded"], one.error, "");
   if (item.status && item.status !== "not made") steps.add({ ok: "allow", denied: "deny", error: "error", interrupted: "error", cancelled: "cancelled" }[item.status] ?? "silent", [h("b", {}, "returned"), " ", h("span.dim", {}, item.status)], item.error ?? null, item.status === "interrupted" ? "outcome unknown" : item.called ? span(item.t - item.t0) : "");
   for (const one of item.changes ?? []) if (one.event === "ToolReturning") steps.add("changed", [h("b", {}, one.hook), " changed the result"], null, time(one.took));
@@ -153,8 +162,24 @@ function why({ turn, session }) {
     section("How it ended", h("p", {}, turn.state === "running" ? (session.live ? "It is running." : "Its process ended before the turn did.") : turn.detail)),
     vote ? section("The last vote", h("dl.args2", {}, [h("dt", {}, "verdict"), h("dd", {}, vote.v), vote.by.map(([name, text]) => [h("dt", {}, name), h("dd", {}, text)])])) : null,
     turn.answer ? section("Answer", h("pre.text", {}, turn.answer)) : null,
+    ledger(turn, session),
     section("Pipeline", h("p", {}, h("code", {}, turn.pipeline || "not known"))),
   ];
+}
+
+// ---- effects: what would happen to each call if the process were killed now
+function ledger(turn, session) {
+  const calls = turn.rows.filter((row) => row.k === "tool" && row.status !== "not made").slice(-200);
+  if (!calls.length) return null;
+  const fate = (row) => {
+    const effect = session.effects[row.name];
+    if (row.status === "interrupted") return ["outcome unknown", true];
+    if (row.status) return ["nothing: it is in the log", false];
+    if (!row.called) return [row.asked && !row.answered ? "still waits for an answer" : "would be decided again", false];
+    if (!effect) return ["not known without --agent", false];
+    return effect === "unsafe" ? ["outcome unknown: never repeated by itself", true] : effect === "idempotent" ? ["would re-run, with the same key" , false] : ["would re-run", false];
+  };
+  return section("If it were killed now", h("table.ledger", {}, h("thead", {}, h("tr", {}, ["Call", "Effect", "So far", "Then"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, calls.map((row) => { const [text, risk] = fate(row); return h("tr", {}, h("td", {}, h("code", {}, row.name)), h("td", {}, session.effects[row.name] ?? "–"), h("td", {}, row.status || (row.called ? "started, no receipt" : "not started")), h("td", { class: risk ? "risk" : "" }, text)); }))));
 }
 
 // ---- raw records, fetched when they are looked at; long ones come in slices

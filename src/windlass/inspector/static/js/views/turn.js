@@ -351,6 +351,7 @@ export function key(event) {
   }
   if (event.key === "Enter" && document.activeElement === list.box) { document.body.classList.add("sheet"); parts.panel.focus(); }
   else if (event.key === "d") panel.tab("decisions");
+  else if (event.key === "r") panel.tab("request");
   else if (event.key === "w") panel.tab("record");
   else if (event.key === "Escape") close();
 }

@@ -1,0 +1,176 @@
+"""Questions answered on the page, by mouse and by keyboard, and what the answers do."""
+
+from __future__ import annotations
+
+import json
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windlass import Approve
+from windlass.records import Answered, ToolReturned
+from windlass.stores import SQLiteStore
+
+from . import shop
+from .test_security import ask
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's own folder for settings, which the inspector writes rules to."""
+    monkeypatch.setenv("WINDLASS_CONFIG", str(tmp_path / "config"))
+    return tmp_path / "config" / "rules.toml"
+
+
+@pytest.fixture
+def waiting(tmp_path: Path, own: Path, started: Callable[..., Any]) -> tuple[Any, Path]:
+    """An inspector that may answer, on a store with three questions."""
+    path = tmp_path / "waiting.db"
+
+    async def record() -> None:
+        store = SQLiteStore(path)
+        shop.CLOCK.start = time.time() - shop.CLOCK.monotonic() - 1000
+        await shop.waiting(store)
+        await store.close()
+
+    shop.in_thread(record)
+    return started(path, "--control"), path
+
+
+def resumed(path: Path, session: str) -> list[Any]:
+    """Resume a session with its answers; returns the answers and results in its log."""
+
+    async def run() -> list[Any]:
+        store = SQLiteStore(path)
+        await shop.desk(store, shop.says("done")).resume(session)
+        log = await store.read(session)
+        await store.close()
+        return [record for record in log if isinstance(record, Answered | ToolReturned)]
+
+    return shop.in_thread(run)
+
+
+def test_approve_by_key_and_the_call_runs_at_the_next_resume(waiting: Any, opened: Callable[..., Any]):
+    process, path = waiting
+    page = opened(process).go("#/approvals", ".askbox .acts .btn")
+    page.locator(".askitem", has_text="4480").click()
+    page.keyboard.press("a")
+    page.wait_for_selector(".askbox .verdict:has-text('Approve')")
+    answered, returned = resumed(path, "desk-8843")[-2:]
+    assert isinstance(answered.answer, Approve)
+    assert returned.result.text.startswith("refunded EUR 420.00")
+
+
+def test_edit_by_mouse_marks_the_field_and_the_edited_call_runs(waiting: Any, opened: Callable[..., Any]):
+    process, path = waiting
+    one = opened(process)
+    page = one.go("#/approvals", ".askbox .acts .btn")
+    page.locator(".askitem", has_text="4480").click()
+    page.get_by_role("button", name="Edit first").click()
+    page.get_by_label("amount").fill("ninety")
+    page.get_by_role("button", name="Approve with these changes").click()
+    page.wait_for_selector(".said:has-text('not valid JSON')")
+    page.get_by_label("amount").fill('"90"')
+    page.get_by_role("button", name="Approve with these changes").click()
+    page.wait_for_selector(".said:has-text('cannot become a text')")
+    page.get_by_label("amount").fill("90")
+    assert page.locator(".f.chg").count() == 1
+    page.get_by_role("button", name="Approve with these changes").click()
+    page.wait_for_selector(".askbox .verdict:has-text('Edit')")
+    assert resumed(path, "desk-8843")[-1].result.text.startswith("refunded EUR 90.00")
+    [refused] = one.problems
+    one.problems.clear()
+    assert "409" in refused
+
+
+def test_reject_and_respond_by_keyboard(waiting: Any, opened: Callable[..., Any]):
+    process, path = waiting
+    page = opened(process).go("#/approvals", ".askbox .acts .btn")
+    page.locator(".askitem", has_text="4466").click()
+    page.keyboard.press("n")
+    page.keyboard.type("Ask for the receipt first.")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".askbox .verdict:has-text('Reject')")
+    page.keyboard.press("Escape")
+    page.locator(".askitem", has_text="4467").click()
+    page.get_by_role("button", name="Respond instead").click()
+    page.keyboard.type("It was refunded by hand.")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".askbox .verdict:has-text('Respond')")
+    returned = [record for record in resumed(path, "desk-8844") if isinstance(record, ToolReturned)]
+    assert "Ask for the receipt first." in returned[0].result.text
+    assert returned[1].result.text == "It was refunded by hand."
+
+
+def test_a_rule_is_tried_saved_in_the_users_own_file_and_used(waiting: Any, opened: Callable[..., Any], own: Path):
+    process, _ = waiting
+    page = opened(process).go("#/approvals", ".askbox .acts .btn")
+    page.locator(".askitem", has_text="4480").click()
+    page.keyboard.press("m")
+    page.wait_for_selector(".rule:has-text('1 of 3')")
+    page.get_by_label("Rule").fill("refund(order=44*)")
+    page.wait_for_selector(".rule:has-text('3 of 3')")
+    page.get_by_role("button", name="Save the rule and approve").click()
+    page.wait_for_selector(".askbox .verdict:has-text('Approve')")
+    [rule] = tomllib.loads(own.read_text())["rules"]
+    assert rule["allow"] == "refund(order=44*)"
+
+
+def test_without_control_there_are_no_buttons_and_no_route(inspector: Any, opened: Callable[..., Any]):
+    page = opened(inspector).go("#/approvals", ".askbox .callbox")
+    assert page.locator(".acts .btn").count() == 0
+    page.keyboard.press("a")
+    page.keyboard.press("m")
+    assert page.locator(".rule").count() == 0
+    assert "windlass ui --control" in page.locator(".askbox").inner_text()
+    assert ask(inspector, "/api/answer", method="POST", body=b"{}", Content_Type="application/json")[0] == 404
+
+
+def test_wrong_answers_are_refused(waiting: Any):
+    process, _ = waiting
+    questions = json.loads(ask(process, "/api/questions")[2])["questions"]
+    one = next(q for q in questions if q["session"] == "desk-8843")
+    asked = one["asked"]
+    good = {"session": "desk-8843", "question": asked["id"], "digest": asked["digest"], "answer": "approve"}
+
+    def send(body: Any, **headers: str) -> int:
+        headers = {"Content_Type": "application/json", **headers}
+        return ask(process, "/api/answer", method="POST", body=json.dumps(body).encode(), **headers)[0]
+
+    assert send({**good, "digest": "other"}) == 409
+    assert send({**good, "question": "desk-8843/9/9"}) == 409
+    assert send({**good, "rule": "send_mail"}) == 400
+    assert send({**good, "rule": "((("}) == 400
+    assert send({**good, "answer": "edit", "arguments": {"order": "1"}}) == 409
+    assert send({**good, "nope": 1}) == 400
+    assert send(good, Content_Type="text/plain") == 415
+    assert send(good, Origin="https://evil.example") == 403
+    assert send(good) == 200
+    assert send(good) == 409
+
+
+def test_a_request_shows_origins_blame_and_cache(inspector: Any, opened: Callable[..., Any]):
+    page = opened(inspector).go("#/turn/desk-8841", ".panel .chain")
+    page.locator("#rows").focus()
+    page.locator(".r-model").nth(1).click()
+    page.keyboard.press("r")
+    page.wait_for_selector(".req .seg")
+    text = page.locator(".panel").inner_text()
+    assert "injected by hooks" in text
+    assert "customer_profile" in text
+    assert "from the vendor's cache" in text
+    assert "new in this call" in text
+    assert "[card]" in text
+    assert "4929" not in text
+
+
+def test_the_ledger_says_what_a_kill_would_mean(inspector: Any, opened: Callable[..., Any]):
+    page = opened(inspector).go("#/turn/desk-8843", ".r")
+    page.locator("#rows").focus()
+    page.keyboard.press("End")
+    page.wait_for_selector(".ledger")
+    assert "still waits for an answer" in page.locator(".ledger").inner_text()
