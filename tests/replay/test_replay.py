@@ -14,6 +14,7 @@ from windlass import (
     Approve,
     Ask,
     Deny,
+    Edit,
     Halt,
     MessageAdding,
     ModelCalling,
@@ -25,6 +26,7 @@ from windlass import (
     StepLimit,
     StepStarting,
     Stopping,
+    ToolCall,
     ToolCalling,
     ToolReturning,
     TurnEnding,
@@ -227,6 +229,56 @@ async def test_a_gate_that_asks_gets_the_recorded_answer():
     assert (difference.was, difference.now) == ("ask: Pay?", "allow")
 
 
+async def edited(euros: int, *hooks: Callable[[Agent], Any]) -> MemoryStore:
+    """A store with a session in which a person changed the sum of the only payment."""
+    store = MemoryStore()
+    script = (calls("pay", amount=5), says("done"))
+    agent = an_agent(store, asking, *hooks, model=ScriptedModel(*script))
+    await agent.run("go", session="s")
+    await agent.resume("s", answers={"s/1/1": Edit({"amount": euros}, by="ann")})
+    made.clear()
+    return store
+
+
+def asking(agent: Agent) -> None:
+    agent.gate(ToolCalling, tool="pay", name="ask")(lambda event: Ask("Pay?"))
+
+
+async def test_the_arguments_that_a_person_wrote_are_judged_too():
+    """A stricter policy is not hidden behind the question that it asks as before."""
+    (difference,) = (await once(await edited(5000), asking, limit(1000))).differences
+    assert (difference.was, difference.now, difference.now_by) == ("allow", "deny: too much", ("no_big_sums",))
+    (difference,) = (await once(await edited(5000, limit(1000)), asking)).differences
+    assert (difference.was, difference.now) == ("deny: too much", "allow")
+
+
+@pytest.mark.parametrize("euros", [10, 5000])
+async def test_an_unchanged_policy_says_the_same_of_what_a_person_wrote(euros: int):
+    store = await edited(euros, limit(1000))
+    assert (await once(store, asking, limit(1000))).status == "same"
+
+
+def dearer(agent: Agent) -> None:
+    @agent.wrap(ToolCall, tool="pay")
+    async def dearer(call: Any, call_next: Any) -> Any:
+        return await call_next(call.replace(json='{"amount":500,"to":"shop"}'))
+
+
+async def test_the_arguments_that_a_wrap_made_are_judged_too():
+    store = await recorded(dearer)
+    assert (await once(store, dearer, limit(600))).status == "same"
+    (difference,) = (await once(store, dearer, limit(100))).differences
+    assert (difference.step, difference.was, difference.now) == (2, "allow", "deny: too much")
+
+
+async def test_what_a_gate_kept_a_wrap_from_sending_is_unjudged():
+    """The log does not have it, so nobody knows whether another policy would let it pass."""
+    found = await once(await recorded(dearer, limit(100)), dearer)
+    assert found.status == "unjudged"
+    assert (found.unjudged[0].event, found.unjudged[0].hook) == ("ToolCalling", "no_big_sums")
+    assert "a wrap had changed it" in found.unjudged[0].why
+
+
 # ---------------------------------------------------------------- what hooks ask for
 
 
@@ -266,6 +318,25 @@ async def test_a_side_call_is_answered_from_the_log():
     assert other.status == "unjudged"
     assert [(lack.hook, lack.why) for lack in other.unjudged][:1] == [("judged", "asks model 'critic'")]
     assert silent.requests == []
+
+
+async def test_a_guard_that_would_stop_a_side_call_leaves_the_hook_unjudged():
+    """The recorded reply is not taken for one that the guard would have let through."""
+
+    def critic(agent: Agent) -> None:
+        @agent.gate(ToolCalling, tool="pay")
+        async def judged(event: ToolCalling, turn: Any) -> None:
+            await turn.ask("critic", "fine?")
+
+    def guard(agent: Agent) -> None:
+        agent.gate(ModelCalling, band="guard", name="guard")(lambda event: Halt("no") if event.side else None)
+
+    store = await recorded(critic, models=[ScriptedModel(says("yes"), says("yes"), name="critic")])
+    silent = ScriptedModel(name="critic")
+    assert (await once(store, critic, models=[silent])).status == "same"
+    found = await once(store, critic, guard, models=[silent])
+    assert (found.status, found.unjudged[0].hook) == ("unjudged", "judged")
+    assert "a guard" in found.unjudged[0].why
 
 
 async def test_an_error_that_a_gate_catches_still_leaves_it_unjudged():

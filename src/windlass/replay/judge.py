@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from windlass._hooks.compiled import Point
 from windlass._kernel.handing_over import NOBODY_TO_ASK as NO_TASK_TO_ASK
 from windlass._kernel.questions import NOBODY_TO_ASK
-from windlass.decisions import Vote
+from windlass.decisions import Allow, Vote
 from windlass.events import (
     Compacting,
     Delegating,
@@ -29,6 +29,7 @@ from .verdicts import Said, said, same
 Answers: TypeAlias = Sequence[tuple[str, Any]]
 
 NOT_KEPT = "its content was withheld and is not in the log"
+NOT_SENT = "a wrap had changed it, and what it made was not sent and is not in the log"
 SECRET = "it held a secret that the log does not have"
 
 _BEFORE_STEPS = (SessionStarting, TurnStarting)
@@ -167,10 +168,20 @@ class Judge:
             record.event == "MessageAdding" and key[1] != record.about
         )
         refused = said(record.verdict).kind in ("deny", "halt")
-        if loose and refused and key not in self.done and self.plan.only is None:
+        if record.event in ("ToolCalling", "ModelCalling") and "/attempt." in record.about:
+            loose, refused = True, type(record.verdict) is not Allow  # a wrap had changed it, and it was not sent
+        if loose and refused and key not in self.done and not self._stands(record):
             self.done.add(key)
             by = record.answers[0][0] if record.answers else record.event
-            self._unjudged.append(Unjudged(record.event, record.about, by, NOT_KEPT, self.number))
+            why = NOT_SENT if "/attempt." in record.about else NOT_KEPT
+            self._unjudged.append(Unjudged(record.event, record.about, by, why, self.number))
+
+    def _stands(self, record: HookDecided) -> bool:
+        """Whether a recorded refusal holds whatever the hooks that are replayed say."""
+        only = self.plan.only
+        if only is None or record.event != "ToolCalling":
+            return only is not None
+        return any(name not in only and said(given).kind in ("deny", "halt") for name, given in record.answers)
 
 
 def place_of(record: HookDecided) -> str:

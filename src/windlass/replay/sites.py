@@ -9,6 +9,8 @@ from typing import Any
 
 from msgspec import field
 
+from windlass._hooks.compiled import Point
+from windlass._hooks.dispatch import Passage
 from windlass._kernel.active_time import ActiveTime
 from windlass._kernel.audience import Audience
 from windlass._kernel.cancellation import Cancellation
@@ -18,12 +20,14 @@ from windlass._kernel.limits import Limits
 from windlass._kernel.program import Program
 from windlass._kernel.side_calls import SideCall, SideCalls
 from windlass._kernel.site import Site
+from windlass.decisions import Answer, Ask, Halt
 from windlass.errors import HookError
-from windlass.messages import ModelReply
+from windlass.events import ModelCalling
+from windlass.messages import ModelReply, as_reply
 from windlass.ownership import Claim
 from windlass.records import CancelRequested, Delegated, HookFailed, MessageHeld, Record, SideReplied
 from windlass.states import Fold, fold_log
-from windlass.turns import Asker, BackgroundTask, Invocation, Writes
+from windlass.turns import Asker, BackgroundTask, Invocation, Turn, Writes
 
 ReadLog = Callable[[str], Awaitable[Sequence[Record]]]
 """Reads the log of a session."""
@@ -187,8 +191,21 @@ class RecordedSideCalls(SideCalls, eq=False):
     _lacks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
     def _recorded_reply(self, key: str, fingerprint: str) -> ModelReply | None:
-        return self._replies.get((key, fingerprint))
+        return None  # the guards are asked first
 
     async def _make(self, call: SideCall, fingerprint: str) -> ModelReply:
-        self._lacks.append((call.asker.by, f"asks model {call.model.name!r}"))
-        raise Lack(f"replay: the log has no reply to {call.asker.by!r}", hook=call.asker.by)
+        by, reply = call.asker.by, self._replies.get((call.key, fingerprint))
+        if reply is None:
+            self._lacks.append((by, f"asks model {call.model.name!r}"))
+            raise Lack(f"replay: the log has no reply to {by!r}", hook=by)
+        if call.point is not None and await self._is_refused(call, call.point, reply):
+            self._lacks.append((by, f"asks model {call.model.name!r}, which a guard does not let pass as it did"))
+        return reply
+
+    async def _is_refused(self, call: SideCall, point: Point, reply: ModelReply) -> bool:
+        """Whether a guard refuses the request of a side call now, or answers it otherwise."""
+        event = ModelCalling(call.request, Turn(call.site, asker=call.asker))
+        verdict = await Passage(point, event, call.site, call.about).judge()
+        if isinstance(verdict, Answer):
+            return as_reply(verdict.value).text != reply.text
+        return isinstance(verdict, Halt | Ask)

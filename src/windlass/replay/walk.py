@@ -54,6 +54,7 @@ from windlass.records import (
     StepEnded,
     StopVetoed,
     Suspended,
+    ToolCalled,
     ToolDecided,
     ToolReturned,
     TurnEnded,
@@ -267,6 +268,12 @@ class Walk:
     async def decide_call(self, record: Any) -> None:
         """A call is about to be decided."""
         await self.calls.decide(record.call)
+        if not self.judge.is_over():
+            await self.calls.decide_edited(record)
+
+    async def call_tool(self, record: Any) -> None:
+        """A tool is about to be called. A wrap may have changed its arguments."""
+        await self.calls.decide_changed(record)
 
     async def review_result(self, record: Any) -> None:
         """A result is about to enter the log."""
@@ -378,6 +385,7 @@ _BEFORE: dict[type[Record], _Place] = {
     Compacted: Walk.compact,
     ErrorHandled: Walk.err,
     ToolDecided: Walk.decide_call,
+    ToolCalled: Walk.call_tool,
     ToolReturned: Walk.review_result,
     Delegated: Walk.hand_over,
     StepEnded: Walk.end_step,
