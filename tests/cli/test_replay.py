@@ -41,6 +41,9 @@ def limited(most):
 
 agent = limited(100)
 
+def no_scope(session):
+    return {}[session]
+
 def strict():
     return limited(10)
 
@@ -135,6 +138,8 @@ def test_rules_alone_suffice(folder: Path):
         (["--agent", "nowhere"], "there is no module 'nowhere'"),
         (["nobody", "--agent", "till"], "there is no session 'nobody'"),
         (["--agent", "till", "--store", "sqlite:///none.db"], "there is no store at"),
+        (["--agent", "till", "--scope", "till:no_scope"], "--scope failed: KeyError: 'small'"),
+        (["--agent", "till", "--json", "--markdown"], "--json or --markdown"),
         (["--rules", "broken.toml"], "broken.toml"),
     ],
     ids=lambda value: None if isinstance(value, str) else " ".join(value) or "nothing",
@@ -142,7 +147,7 @@ def test_rules_alone_suffice(folder: Path):
 def test_a_mistake_is_named_and_is_no_result(folder: Path, arguments: list[str], words: str):
     (folder / "broken.toml").write_text("allow = 5\n", encoding="utf-8")
     done = windlass("replay", *arguments)
-    assert done.exit_code in (1, 2)
+    assert done.exit_code == 2, "1 says that something is decided otherwise"
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert not os.path.exists("none.db")
@@ -156,4 +161,6 @@ def test_diff_shows_what_is_common_and_the_first_difference(folder: Path):
     assert 'small: calls: pay {"euros":5}\nlarge: calls: pay {"euros":50}' in done.stdout
     assert windlass("diff", "small", "small").exit_code == 0
     assert json.loads(windlass("diff", "small", "large", "--json").stdout)["second"]["text"] == 'pay {"euros":50}'
-    assert "there is no session 'none'" in windlass("diff", "small", "none").stderr
+    missing = windlass("diff", "small", "none")
+    assert "there is no session 'none'" in missing.stderr
+    assert missing.exit_code == 2, "1 says that they differ"

@@ -14,7 +14,7 @@ from windlass.protocols import Store
 from windlass.records import Record
 from windlass.replay.diffs import Row, SessionDiff, diff
 
-from .output import echo_json, is_terminal, page
+from .output import echo_json, is_terminal, mistakes_exit_with, page
 from .stores import store_option, with_store
 
 _LABEL = 10
@@ -33,7 +33,8 @@ _SHOWN = 10
 def diff_command(address: str, first: str, second: str, other: str | None, full: bool, as_json: bool) -> None:
     """Show two sessions side by side, up to the first difference in what happened.
 
-    Times, ids and costs make no difference. Exits with 0 if the same happened in both, with 1 otherwise.
+    Times, ids and costs make no difference. Exits with 0 if the same happened in both, with 1 otherwise, and with
+    2 after an error.
     """
 
     async def read(store: Store, session: str) -> Sequence[Record]:
@@ -42,8 +43,9 @@ def diff_command(address: str, first: str, second: str, other: str | None, full:
             raise SessionUnknown(f"there is no session {session!r}", session=session)
         return records
 
-    left = with_store(address, lambda store: read(store, first))
-    right = with_store(other or address, lambda store: read(store, second))
+    with mistakes_exit_with(2):
+        left = with_store(address, lambda store: read(store, first))
+        right = with_store(other or address, lambda store: read(store, second))
     found = diff(first, left, second, right)
     if as_json:
         echo_json(msgspec.json.encode({"same": found.same, **msgspec.to_builtins(found)}).decode())

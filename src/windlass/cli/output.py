@@ -105,6 +105,16 @@ def inert_errors() -> Generator[None, None, None]:
 
 
 @contextmanager
+def mistakes_exit_with(code: int) -> Generator[None, None, None]:
+    """Exit with this code after an error, in commands whose result has a code of its own."""
+    try:
+        yield
+    except click.ClickException as error:
+        error.exit_code = code  # type: ignore[misc]
+        raise
+
+
+@contextmanager
 def inert_logs() -> Generator[None, None, None]:
     """Escape log messages that Python prints because the program has not set up logging, and tracebacks."""
     sys.excepthook = _print_traceback

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +14,20 @@ import click
 
 from windlass import Agent
 from windlass._progress import Report as Bar
-from windlass.errors import ConfigError, SessionUnknown
+from windlass.errors import SessionUnknown
 from windlass.protocols import Store
 
-from .loading import ScopeFactory, agent_option, scope_option
-from .output import echo, echo_json, page
-from .stores import store_option, with_store
+from .loading import ScopeFactory, agent_option, make_scope, scope_option
+from .output import echo, echo_json, mistakes_exit_with, page
+from .stores import report_errors, store_option, with_store
 
 if TYPE_CHECKING:
     from windlass.replay import Report
 
 _DAY = 86400.0
+
+UNJUDGED = 2
+"""The exit code if there is no verdict. 1 would say that something is decided otherwise."""
 
 
 class _Counted:
@@ -90,22 +94,21 @@ def replay(
     does. The replay of a session ends where the agent decides otherwise than the log.
 
     Exits with 0 if all is decided as it was, with 1 if something is decided otherwise, and with 2 if a verdict could
-    not be given because the log lacks what it needs, or if a log could not be read.
+    not be given because the log lacks what it needs, if a log could not be read, or after any other error.
     """
     if (agent is None) == (rules is None):
         raise click.UsageError("name either an agent with --agent or a policy with --rules")
     if replaces and rules is None:
         raise click.UsageError("--replaces needs --rules")
+    if as_json and markdown:
+        raise click.UsageError("print either --json or --markdown")
     from windlass._text import uncut
-    from windlass.replay.policies import RULES, agent_of_policy
+    from windlass.replay.policies import RULES
 
-    try:
-        judge = agent_of_policy(rules) if rules is not None else agent
-    except ConfigError as error:
-        raise click.ClickException(str(error)) from error
-    assert judge is not None
     replaced = None if rules is None else (*(replaces or (RULES,)), RULES)
-    report = with_store(address, lambda store: _replayed(judge, store, sessions, scope, since, replaced))
+    with mistakes_exit_with(UNJUDGED):
+        judge = _judge(agent, rules)
+        report = with_store(address, lambda store: _replayed(judge, store, sessions, scope, since, replaced))
     if as_json:
         echo_json(report.json())
     elif markdown:
@@ -116,6 +119,16 @@ def replay(
     else:
         page(str(report))
     raise SystemExit(report.summary.exit_code)
+
+
+def _judge(agent: Agent[Any, Any] | None, rules: Path | None) -> Agent[Any, Any]:
+    """The agent that is asked: the given one, or one that has nothing but these rules."""
+    from windlass.replay.policies import agent_of_policy
+
+    if rules is None:
+        assert agent is not None
+        return agent
+    return report_errors(lambda: agent_of_policy(rules))
 
 
 async def _replayed(
@@ -133,7 +146,8 @@ async def _replayed(
     report, counted = Report(), _Counted(len(names))
     bar: Bar[_Counted] = Bar(True)
     try:
-        async for one in Replay(agent, store, scope=scope, replacing=replaced).sessions(names):
+        scopes = None if scope is None else partial(make_scope, scope)
+        async for one in Replay(agent, store, scope=scopes, replacing=replaced).sessions(names):
             report.add(one)
             counted.done += 1
             counted.failed += one.status == "failed"
