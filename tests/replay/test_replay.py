@@ -229,6 +229,22 @@ async def test_a_gate_that_asks_gets_the_recorded_answer():
     assert (difference.was, difference.now) == ("ask: Pay?", "allow")
 
 
+@pytest.mark.parametrize(
+    "other", [{"approvers": ("ann",)}, {"quorum": 1}, {"allow": ("approve", "edit", "reject")}], ids=str
+)
+async def test_a_question_to_other_people_or_with_other_answers_is_a_difference(other: dict[str, Any]):
+    def ask(**terms: Any) -> Callable[[Agent], Any]:
+        given: dict[str, Any] = {"approvers": ("ann", "bob"), "quorum": 2, "allow": ("approve", "reject"), **terms}
+        if given["approvers"] == ("ann",):
+            given["quorum"] = 1
+        return lambda agent: agent.gate(ToolCalling, tool="pay", name="ask")(lambda event: Ask("Pay?", **given))
+
+    store = await recorded(ask())
+    assert (await once(store, ask())).status == "same"
+    (difference,) = (await once(store, ask(**other))).differences
+    assert (difference.was, difference.now) == ("ask: Pay?", "ask: Pay? (on other terms)")
+
+
 async def edited(euros: int, *hooks: Callable[[Agent], Any]) -> MemoryStore:
     """A store with a session in which a person changed the sum of the only payment."""
     store = MemoryStore()

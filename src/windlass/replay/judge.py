@@ -115,7 +115,8 @@ class Judge:
             self._reworded += was.text != now.text
             return True
         by = _givers(() if recorded is None else recorded.answers, was), _givers(answers, now)
-        self.differs(event, about, (str(was), str(now)), by, tool=tool)
+        words = str(was), f"{now} (on other terms)" if str(was) == str(now) else str(now)
+        self.differs(event, about, words, by, tool=tool)
         return False
 
     def count(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from windlass.decisions import Allow, Answer, Ask, Deny, Finish, Halt, Regenerate, Rewind, Veto, Vote
+from windlass.terms import stages_of
 
 
 class Said(NamedTuple):
@@ -26,8 +27,10 @@ def said(verdict: Any) -> Said:
     match verdict:
         case None | Allow():
             return _ALLOWED
-        case Deny(reason=text) | Halt(reason=text) | Ask(question=text):
+        case Deny(reason=text) | Halt(reason=text):
             return Said(_name(verdict), text)
+        case Ask(question=text):
+            return Said("ask", text, _terms(verdict))
         case Regenerate(feedback=text) | Veto(feedback=text):
             return Said(_name(verdict), text)
         case Answer(value=value) | Finish(value=value):
@@ -43,6 +46,12 @@ def said(verdict: Any) -> Said:
 def same(was: Said, now: Said) -> bool:
     """Whether two verdicts have the same effect. Other words do not make a difference."""
     return was.kind == now.kind and was.value == now.value
+
+
+def _terms(ask: Ask) -> tuple[Any, ...]:
+    """Who must answer a question, what they may answer, and what holds if they do not."""
+    stages = tuple([stage and (frozenset(stage.approvers), stage.quorum, stage.escalate) for stage in stages_of(ask)])
+    return stages, frozenset(ask.allow), None if ask.expires is None else ask.default
 
 
 def _name(verdict: object) -> str:
