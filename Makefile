@@ -22,7 +22,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo quick test attack campaign siege phoenix check format docs api bench peers load lock clean
+.PHONY: help setup demo quick test attack campaign siege faults phoenix check format docs api bench peers load lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  %-8s %s\n' "$$name" "$$text"; done
@@ -56,6 +56,10 @@ siege: $(DEV) ## Kill, stop, cut off and race processes and tamper with both sto
 	@seed=$(or $(SEED),$$(date +%s)); echo "seed $$seed; repeat it with: make siege SEED=$$seed"; \
 		WINDLASS_SIEGE=1 WINDLASS_SIEGE_SEED=$$seed WINDLASS_SEED=$$seed $(BIN)/python -m pytest -q -n 2 -rP \
 		--show-capture=stdout tests/siege tests/crash/test_ownership.py tests/stores/test_tampering.py $(ARGS)
+
+faults: $(DEV) ## Kill workers and servers, cut lines and let clocks jump under 200 sessions, and print figures; SEED=7 repeats
+	@WINDLASS_FAULTS=1 WINDLASS_FAULTS_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -q -n 0 -rP --show-capture=stdout \
+		tests/faults $(ARGS)
 
 phoenix: $(DEV) .venv-phoenix/stamp ## Send spans to Arize Phoenix and read them back; installs 850 MB into .venv-phoenix
 	@WINDLASS_PHOENIX=$(CURDIR)/.venv-phoenix/bin/phoenix $(BIN)/python -m pytest -q -n 0 \

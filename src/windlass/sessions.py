@@ -565,7 +565,12 @@ class Sessions(Generic[OutputT]):
 
     async def steered(self, program: Program, session: str, key: str) -> Result[OutputT] | None:
         """The result of the turn of another agent or process that took a message; None if none did."""
-        records = await self._store.read(session)
+        return await self.steered_in(program, session, key, await self._store.read(session))
+
+    async def steered_in(
+        self, program: Program, session: str, key: str, records: Sequence[Record]
+    ) -> Result[OutputT] | None:
+        """`steered`, if the records of the session are known."""
         at = next((n for n, one in enumerate(records) if isinstance(one, InboxTaken) and one.key == key), len(records))
         end = next((n for n in range(at, len(records)) if isinstance(records[n], TurnEnded | Suspended)), None)
         if end is None:

@@ -42,7 +42,8 @@ def free_port() -> int:
 class PostgresServer:
     """One server and its data. It can be killed and started again on the same port."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.host = host
         self.binaries = binaries()
         self.folder = Path(tempfile.mkdtemp(prefix="pg-"))
         self.port = 0
@@ -59,6 +60,9 @@ class PostgresServer:
             self.binaries = self._reachable(self.binaries)
         data, options = str(self.folder / "data"), ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync"]
         self._run("initdb", "-D", data, *options)
+        if host != "127.0.0.1":
+            with (self.folder / "data" / "pg_hba.conf").open("a") as rules:
+                rules.write(f"host all all {host}/24 trust\n")
 
     def _reachable(self, binaries: Path) -> Path:
         """The binaries where another user may run them: a copy, if they lie below somebody's home."""
@@ -92,7 +96,7 @@ class PostgresServer:
 
     def _launch(self) -> None:
         data = str(self.folder / "data")
-        settings = ["-h", "127.0.0.1", "-p", str(self.port), "-c", "max_connections=200", "-c", "fsync=off"]
+        settings = ["-h", self.host, "-p", str(self.port), "-c", "max_connections=200", "-c", "fsync=off"]
         settings += ["-c", "unix_socket_directories=", "-c", "dynamic_shared_memory_type=mmap"]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -151,7 +155,7 @@ class PostgresServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, database: str) -> str:
-        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://postgres@{self.host}:{self.port}/{database}"
 
     def database(self) -> str:
         """The address of a new database."""

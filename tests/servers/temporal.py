@@ -44,8 +44,10 @@ class TemporalServer:
         return f"{self.host}:{self.port}"
 
     def command(self) -> list[str]:
+        """On another host than this one, which only a namespace of our own has, its parts find each other on all."""
+        bind = self.host if self.host == "127.0.0.1" else "0.0.0.0"
         data = ["--db-filename", str(self.folder / "temporal.db"), "--log-level", "error"]
-        return [str(binary()), "server", "start-dev", "--headless", "--ip", self.host, "--port", str(self.port), *data]
+        return [str(binary()), "server", "start-dev", "--headless", "--ip", bind, "--port", str(self.port), *data]
 
     def start(self, *prefix: str) -> None:
         """Start it, and wait until it listens."""

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from windlass.agent import Agent, user_message
 from windlass.errors import ConfigError
 from windlass.messages import AnyMessage, Message
+from windlass.records import Record
 from windlass.results import Result
 from windlass.states import fold_in_slices
 
@@ -40,8 +41,11 @@ async def latest_result(agent: Agent[Any, OutputT], session: str) -> Result[Outp
 async def result_of(agent: Agent[Any, OutputT], session: str, key: str) -> Result[OutputT]:
     """Wait until the turn of a message has ended or waits for a person."""
     sessions, program = agent._sessions, agent._compile()  # pyright: ignore[reportPrivateUsage]
-    pause = _FIRST_PAUSE
-    while (result := await sessions.steered(program, session, key)) is None:
+    pause, records = _FIRST_PAUSE, list[Record]()
+    while True:
+        if since := await agent.store.read(session, len(records)):
+            records += since
+            if (result := await sessions.steered_in(program, session, key, records)) is not None:
+                return result
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LAST_PAUSE)
-    return result

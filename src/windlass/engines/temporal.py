@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -56,17 +57,30 @@ TASK_QUEUE = "windlass"
 HEARTBEAT = 2.0
 """After this many seconds without a heartbeat, a worker's sessions are taken over."""
 
+_SLOW = 10
+"""For so many heartbeats a worker goes on with a session that Temporal has taken from it, unless the store stops it."""
+
+_PATIENCE = 30.0
+"""How long, in seconds, `connect` waits for a server that starts."""
+
 Tell: TypeAlias = Callable[[str, Sequence[Asked]], object]
 
 
 async def connect(address: str, namespace: str = "default") -> Client:
-    """A client of the Temporal server at `host:port`. Raises `ConfigError` if it does not answer."""
-    try:
-        return await Client.connect(address, namespace=namespace)
-    except ValueError as error:
-        raise ConfigError(f"{address!r} is not the address of a Temporal server, host:port: {error}") from error
-    except (RuntimeError, RPCError) as error:
-        raise ConfigError(f"Temporal at {address} does not answer: {error}") from error
+    """A client of the Temporal server at `host:port`, also if it is starting now.
+
+    Raises `ConfigError` if it does not answer within half a minute.
+    """
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return await Client.connect(address, namespace=namespace)
+        except ValueError as error:
+            raise ConfigError(f"{address!r} is not the address of a Temporal server, host:port: {error}") from error
+        except (RuntimeError, RPCError) as error:
+            if time.monotonic() > until:
+                raise ConfigError(f"Temporal at {address} does not answer: {error}") from error
+        await asyncio.sleep(0.2)
 
 
 class TemporalRunner(Generic[ScopeT, OutputT]):
@@ -222,8 +236,8 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
             max_concurrent_activities=concurrency,
             graceful_shutdown_timeout=timedelta(seconds=patience),
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
-            max_heartbeat_throttle_interval=timedelta(seconds=self.heartbeat / 2),
-            default_heartbeat_throttle_interval=timedelta(seconds=self.heartbeat / 2),
+            max_heartbeat_throttle_interval=timedelta(seconds=self.heartbeat * 0.7),
+            default_heartbeat_throttle_interval=timedelta(seconds=self.heartbeat * 0.7),
         )
         async with made:
             yield made
@@ -234,18 +248,13 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
         """Work on a session until its turn ends or waits, while a heartbeat tells that this worker lives."""
         session = given.session
         beating = asyncio.create_task(self._beat())
-        working = asyncio.create_task(self._work(session, given.woken))
+        working = asyncio.create_task(self._work(session, given.woken, activity.info().attempt))
         try:
-            await asyncio.shield(working)
-            return working.result()
-        except asyncio.CancelledError:  # the worker stops, or another one has the session
-            if not self.agent.interrupt(session):
-                working.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await working
-            raise _again(session, "the worker stops") from None
+            return await self._end_of(working, session)
+        except ApplicationError:
+            raise
         except (StoreError, SessionBusy, SessionConflict) as error:
-            raise _again(session, str(error)) from None
+            raise _again(session, str(error), after=1.0) from None
         except Exception as error:
             raise _never(session, error) from None  # a cause would be sent along
         finally:
@@ -256,8 +265,27 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
             activity.heartbeat()
             await asyncio.sleep(self.heartbeat / 4)
 
-    async def _work(self, session: str, woken: str) -> Stop:
+    async def _end_of(self, working: asyncio.Task[Stop], session: str) -> Stop:
+        """What the work comes to.
+
+        If this worker stops, the turn is interrupted, so that another one goes on with it. If only Temporal believes
+        that the worker is lost, the turn may go on: the store lets one of the two write.
+        """
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            if not activity.is_worker_shutdown():
+                await asyncio.wait({working}, timeout=_SLOW * self.heartbeat)
+            if not working.done() and not self.agent.interrupt(session):
+                working.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await working
+            raise _again(session, "its worker stops, or was too slow") from None
+
+    async def _work(self, session: str, woken: str, attempt: int) -> Stop:
         """Passes over a session, as long as there is something to do."""
+        if attempt > 1:
+            await self._wait_for_slow_worker(session)
         await self._check_store(session)
         scope = await scope_for(self._scope, session)
         agent, told = self.agent, woken == "timer"
@@ -275,6 +303,14 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
             await self._tell_people(session, state.waiting)
         moments = [next_change(asked, self._now()) for asked in state.waiting]
         return Stop("waiting", min([at for at in moments if at is not None], default=None))
+
+    async def _wait_for_slow_worker(self, session: str) -> None:
+        """A worker whose heartbeat is late may only be slow: let it end its turn for a while, unless it has died."""
+        until = time.monotonic() + self.heartbeat / 2
+        while time.monotonic() < until or self._store.passes.get(session) is not None:
+            if self._store.passes.get(session) is None and not (await self._store.ownership(session)).alive:
+                return
+            await asyncio.sleep(0.05)
 
     async def _check_store(self, session: str) -> None:
         """Raise unless the store says that this engine drives the session."""
@@ -310,10 +346,10 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
             await self.agent.cancel(session, "the deadline of the session has passed")
 
 
-def _again(session: str, why: str) -> ApplicationError:
+def _again(session: str, why: str, after: float = 0.05) -> ApplicationError:
     """The error with which the activity asks to be called again: its worker stops, or the store was lost."""
     log.info("session %r: to be taken up again: %s", session, why)
-    return ApplicationError("interrupted", type="Interrupted")
+    return ApplicationError("interrupted", type="Interrupted", next_retry_delay=timedelta(seconds=after))
 
 
 def _never(session: str, error: Exception) -> ApplicationError:
