@@ -26,6 +26,8 @@ PUBLIC = (
     "windlass.capabilities",
     "windlass.compat.agent_hooks",
     "windlass.compat.claude_code",
+    "windlass.compat.conversations",
+    "windlass.compat.langchain",
     "windlass.context.compaction",
     "windlass.context.prefixes",
     "windlass.criteria",

@@ -37,7 +37,7 @@ def asked(request: ModelRequest, mask: Mask) -> dict[str, str]:
 
 def replied(reply: ModelReply, mask: Mask) -> dict[str, str]:
     """What a model said."""
-    return {"gen_ai.output.messages": _text([_message(reply.message) | {"finish_reason": reply.finish}], mask)}
+    return {"gen_ai.output.messages": _text([message_json(reply.message) | {"finish_reason": reply.finish}], mask)}
 
 
 def arguments_of(arguments: str, mask: Mask) -> dict[str, str]:
@@ -70,10 +70,11 @@ def _json(text: str) -> Any:
 
 
 def _messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    return [_message(message) for message in messages]
+    return [message_json(message) for message in messages]
 
 
-def _message(message: Message) -> dict[str, Any]:
+def message_json(message: Message) -> dict[str, Any]:
+    """A message, with its parts."""
     return {"role": message.role, "parts": [_part(part) for part in message.parts]}
 
 

@@ -16,6 +16,7 @@ from windlass.logs import SessionInfo
 from windlass.protocols import Store
 from windlass.transfer import export_session, import_session
 
+from .conversations import EXPORTS, FORMATS, exported, import_conversation
 from .heads import Head, compare, head_of, read_heads
 from .output import CUT, echo, echo_columns, echo_exactly, echo_json, page
 from .stores import store_option, unreadable, with_store
@@ -183,13 +184,26 @@ def head(address: str, session: str | None, as_json: bool) -> None:
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file instead of stdout."
 )
-def export(address: str, session: str, output: Path | None) -> None:
-    """Export a session as JSON lines."""
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["windlass", *EXPORTS]),
+    default="windlass",
+    show_default=True,
+    help="What to write.",
+)
+def export(address: str, session: str, output: Path | None, form: str) -> None:
+    """Export a session as JSON lines.
+
+    Only the format `windlass` has all of it and can be verified. `openai`, `anthropic` and `langchain` write the
+    messages, one per line. `otel` writes an event of the GenAI conventions for each reply of a model, `eval` a line for
+    each turn, and `case` one case for `windlass eval`.
+    """
 
     async def work(store: Store) -> list[str]:
-        return await export_session(store, session)
+        return await (export_session(store, session) if form == "windlass" else exported(store, session, form))
 
-    text = "\n".join(with_store(address, work)) + "\n"
+    text = "".join([f"{line}\n" for line in with_store(address, work)])
     if output is None:
         echo_exactly(text)
     else:
@@ -203,10 +217,19 @@ def export(address: str, session: str, output: Path | None) -> None:
 @store_option
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--as", "name", help="Import under this id instead of the exported one.")
-def import_(address: str, file: Path, name: str | None) -> None:
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["windlass", *FORMATS]),
+    default="windlass",
+    show_default=True,
+    help="What the file has.",
+)
+def import_(address: str, file: Path, name: str | None, form: str) -> None:
     """Import an exported session into a store. Writes nothing if the file is damaged.
 
-    If the session comes from a store with another key, set WINDLASS_EXPORT_KEY to that key.
+    If the session comes from a store with another key, set WINDLASS_EXPORT_KEY to that key. With --format, the file
+    is a conversation from elsewhere, as a JSON list or as JSON lines, and becomes the history of the new session --as.
     """
     try:
         lines = file.read_bytes().decode("utf-8", "surrogatepass").split("\n")
@@ -214,6 +237,8 @@ def import_(address: str, file: Path, name: str | None) -> None:
         raise click.ClickException(f"{file} cannot be read: {error}") from error
 
     async def work(store: Store) -> str:
+        if form != "windlass":
+            return await import_conversation(store, form, "\n".join(lines), name)
         try:
             return await import_session(store, lines, name, key=os.environ.get("WINDLASS_EXPORT_KEY") or None)
         except StoreError as error:

@@ -1,0 +1,95 @@
+"""Conversations of other projects: their lists of messages become the history of a session, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Literal, NamedTuple, get_args
+
+from windlass.errors import ConfigError
+from windlass.messages import Message
+
+from . import anthropic, langchain, openai
+from .parts import BadConversation, Ids
+from .sessions import case_of_session, eval_lines, otel_events
+
+ConversationFormat = Literal["openai", "anthropic", "langchain"]
+
+
+class Conversation(NamedTuple):
+    """A conversation from elsewhere: the system text, which belongs to the agent, and the messages of the history."""
+
+    system: str
+    messages: list[Message]
+
+
+def read_conversation(format: ConversationFormat, messages: Any) -> Conversation:
+    """Read a list of messages of another project, for `agent.import_history(session, conversation.messages)`.
+
+    `format` is `openai` (Chat Completions), `anthropic` (Messages) or `langchain`: message objects, or what
+    `messages_to_dict` makes of them. Anthropic's whole body, with `system` and `messages`, is read as well. Raises
+    `ConfigError` with the number of the first message that cannot be read.
+    """
+    module, given, system = _module(format), messages, ""
+    if isinstance(given, Mapping):
+        system, given = _text_of(given.get("system")), given.get("messages")
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+        raise ConfigError(f"a conversation must be a list of messages, not a {type(given).__name__}")
+    texts = [system] if system else []
+    found: list[Message] = []
+    names: dict[str, str] = {}
+    for index, one in enumerate(given):
+        try:
+            read = module.read(one, names)
+        except BadConversation as error:
+            raise ConfigError(f"message {index} of the conversation cannot be read: {error}") from None
+        if isinstance(read, str):
+            texts.append(read)
+        else:
+            found += read
+    return Conversation("\n\n".join(texts), found)
+
+
+def write_conversation(format: ConversationFormat, messages: Iterable[Message], *, system: str = "") -> list[Any]:
+    """Write messages, such as `result.messages`, as another project's list of plain values.
+
+    `format` is as in `read_conversation`; `langchain` is what `messages_from_dict` reads. Anthropic's
+    list has no system text: pass it as `system` there. A part that a format has no place for becomes a text that names
+    it.
+    """
+    module = _module(format)
+    wire: list[Any] = module.system(system) if system else []
+    given = list(messages)
+    ids = Ids(given)
+    for message in given:
+        module.add(wire, message, ids)
+    return wire
+
+
+def _module(format: str) -> ModuleType:
+    modules: dict[str, ModuleType] = {"openai": openai, "anthropic": anthropic, "langchain": langchain}
+    if format not in modules:
+        raise ConfigError(f"{format!r} is not a format of conversations: use one of {', '.join(modules)}")
+    return modules[format]
+
+
+def _text_of(system: Any) -> str:
+    if isinstance(system, str) or system is None:
+        return system or ""
+    if isinstance(system, list) and all(isinstance(one, dict) and isinstance(one.get("text"), str) for one in system):
+        return "\n\n".join([one["text"] for one in system])
+    raise ConfigError("the system text of the conversation must be a text or a list of text blocks")
+
+
+FORMATS: tuple[str, ...] = get_args(ConversationFormat)
+
+__all__ = [
+    "FORMATS",
+    "Conversation",
+    "ConversationFormat",
+    "case_of_session",
+    "eval_lines",
+    "otel_events",
+    "read_conversation",
+    "write_conversation",
+]
