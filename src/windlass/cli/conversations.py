@@ -10,6 +10,8 @@ import click
 from windlass.errors import ConfigError, SessionUnknown
 from windlass.protocols import Store
 
+from .output import echo
+
 FORMATS = ("openai", "anthropic", "langchain")
 EXPORTS = (*FORMATS, "otel", "eval", "case")
 
@@ -47,7 +49,7 @@ async def import_conversation(store: Store, form: str, text: str, name: str | No
     conversation = read_conversation(given, _parsed(text))
     await Agent(_NoModel(), store=store).import_history(name, conversation.messages)
     if conversation.system:
-        click.echo("the system text is left out: give it to the agent that continues the session", err=True)
+        echo("the system text is left out: give it to the agent that continues the session", err=True)
     return name
 
 
