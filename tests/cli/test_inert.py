@@ -380,6 +380,13 @@ RUNS: dict[str, list[list[str]]] = {
         ["--list"],
         [],
     ],
+    "ui": [
+        [f"absent{EVIL}", "--control"],
+        [f"sqlite:///absent{EVIL}.db", "--port", "0"],
+        [BAD_FILE],
+        ["--port", EVIL, "--open"],
+        ["--agent", "broken"],
+    ],
     "worker": [
         ["evil", "--until-idle", "--concurrency", "1", "--poll", "0.01", "--drain", "1"],
         ["evil", "--temporal", EVIL, "--task-queue", EVIL, "--namespace", EVIL, "--heartbeat", "1"],
