@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(folder / "claude"))
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    tools = str(Path(sys.executable).parent)  # which has node, for a machine that has none
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{tools}")
     return folder
 
 
