@@ -279,9 +279,15 @@ OWN = {
     "capabilities/permissions.py": "parses a long shell command beside the event loop",
     "capabilities/retrieve.py": "calls a search that is a plain function beside the event loop",
     "capabilities/webhook.py": "waits for the answer of a server beside the event loop",
+    "compat/claude_code/engine.py": "parses a long condition of a hook beside the event loop",
+    "compat/claude_code/handlers.py": "posts to a hook's server, with a client that blocks, beside the event loop",
+    "compat/claude_code/processes.py": "waits for the end of a hook's process beside the event loop",
+    "compat/claude_code/transcripts.py": "writes the transcript file beside the event loop",
+    "inspector/contexts.py": "rebuilds the requests of a long log beside the event loop",
     "mcp/sources.py": "keeps the list of tools of a server in a file beside the event loop",
     "mcp/workers.py": "drives the connection to a server, which outlives event loops",
     "tools/shell_tool.py": "starts, reads and ends a shell beside the event loop",
+    "testing/simulation/loops.py": "starts none: it names what asks for one",
     "testing/stores.py": "checks a store with several event loops at once",
 }
 """The files that may start threads themselves. Models start those that their vendors' packages need."""

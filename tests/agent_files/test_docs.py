@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def question(call):
 @pytest.mark.parametrize("text", FILES)
 def test_files_in_the_guide_are_valid(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
     (folder / "shop.py").write_text(SHOP)
     (folder / "policy.toml").write_text('allow = ["find_order"]')
     (folder / "writer.toml").write_text('model = "openai:gpt-5-mini"')

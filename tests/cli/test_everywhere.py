@@ -33,7 +33,7 @@ FIX: tuple[Reply, ...] = (
     ("grep", {"pattern": "def add"}),
     ("shell", {"command": TEST}),
     ("read", {"path": "calc.py"}),
-    ("edit", {"path": "calc.py", "old": "a - b", "new": "a + b"}),
+    ("edit", {"path": "calc.py", "old": "a - b", "new": "a + b  # fixed"}),  # of another size: see Python's caches
     ("shell", {"command": TEST}),
     ("shell", {"command": f"{TEST} && rm -rf ../beside"}),
     ("write", {"path": "../beside/new", "content": "x"}),
@@ -200,7 +200,7 @@ async def test_as_an_mcp_server(vendor: Vendor, folder: Path):
 HAND = """
 CALLS = (
     ("read", {"path": "calc.py"}),
-    ("edit", {"path": "calc.py", "old": "a - b", "new": "a + b"}),
+    ("edit", {"path": "calc.py", "old": "a - b", "new": "a + b  # fixed"}),
     ("shell", {"command": "python3 test_calc.py"}),
 )
 

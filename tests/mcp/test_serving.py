@@ -85,6 +85,8 @@ async def test_a_cancelled_request_cancels_the_turn(clerk: StdioServerParameters
             await waiting
         assert (await client.call_tool("run", {"message": "hello", "session": "s2"})).content[0].text == "1: hello"
     async with Agent(ScriptedModel(), store=f"sqlite:///{store}") as agent:
+        async for _ in agent.watch("s1"):  # until the turn has ended, there
+            pass
         assert isinstance((await agent.state("s1")).outcome, Cancelled)
 
 

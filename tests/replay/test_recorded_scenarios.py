@@ -13,6 +13,7 @@ from tests.crash import scenarios
 
 from windlass import (
     Agent,
+    Answer,
     Approve,
     Deny,
     Failed,
@@ -115,6 +116,14 @@ async def test_after_a_failed_rewrite_no_gate_is_asked():
             PlannedHook("strict", "gate", "TurnEnding", answer=Deny("no")),
         )
     )
+    store = await lived(hooks, [says("a")])
+    found = await Replay(planned(hooks, [], store), store).session("s")
+    assert (found.status, found.differences) == ("same", ())
+
+
+async def test_a_hook_that_fails_while_it_rewrites_is_no_new_refusal():
+    """It ended the turn then, too: no gate gave a verdict."""
+    hooks = HookSet((PlannedHook("both", "hook", "ModelCalling", does="rewrite decide", answer=Answer(1)),))
     store = await lived(hooks, [says("a")])
     found = await Replay(planned(hooks, [], store), store).session("s")
     assert (found.status, found.differences) == ("same", ())

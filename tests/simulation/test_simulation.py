@@ -360,6 +360,8 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f"{text}\nRACE = Simulation(racing_seats, grammar=SEATS, invariants=[one_guest_a_seat])\n"
     )
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
     return tmp_path
 
 

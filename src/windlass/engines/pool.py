@@ -153,13 +153,14 @@ class Worker(Generic[ScopeT, OutputT]):
         try:
             while not self.stopping:
                 self._wake.clear()
+                busy = bool(self._running)  # a session that is at work is not looked at: it may have more to do
                 try:
                     took = await self._take()
                     pause = self._poll
                 except StoreError as error:
                     log.warning("the store does not answer: %s", error)
                     took, pause = 0, min(2 * pause, 5.0)
-                if until_idle and not took and not self._running:
+                if until_idle and not (took or busy or self._running):
                     return
                 if not took or len(self._running) >= self.concurrency:
                     await self._rest(pause)

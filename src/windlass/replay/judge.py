@@ -18,7 +18,7 @@ from windlass.events import (
     ToolCalling,
     TurnStarting,
 )
-from windlass.records import HookDecided, Record, ToolDecided
+from windlass.records import ErrorHandled, HookDecided, Record, ToolDecided
 from windlass.types import AnyEvent
 
 from .findings import Difference, SessionReplay, Unjudged
@@ -54,6 +54,7 @@ class Judge:
         self.done: set[tuple[str, str]] = set()
         self._differences: list[Difference] = []
         self._unjudged: list[Unjudged] = []
+        self._broken: set[str] = set()
         self._verdicts = self._reworded = 0
         for record in records:
             if type(record) is HookDecided:
@@ -61,6 +62,8 @@ class Judge:
                     self.decided.setdefault((record.event, place_of(record)), record)
             elif type(record) is ToolDecided:
                 self.calls.setdefault(record.call, record)
+            elif type(record) is ErrorHandled and record.error.hook:
+                self._broken.add(record.error.hook)
 
     @property
     def found(self) -> SessionReplay:
@@ -111,13 +114,17 @@ class Judge:
         was, now = said(None if recorded is None else recorded.verdict), said(verdict)
         self._verdicts += 1
         nobody_to_ask = now.kind == "ask" and was.text.startswith((NOBODY_TO_ASK, NO_TASK_TO_ASK))
-        if same(was, now) or nobody_to_ask:
+        if same(was, now) or nobody_to_ask or (recorded is None and self._failed_then(now, answers)):
             self._reworded += was.text != now.text
             return True
         by = _givers(() if recorded is None else recorded.answers, was), _givers(answers, now)
         words = str(was), f"{now} (on other terms)" if str(was) == str(now) else str(now)
         self.differs(event, about, words, by, tool=tool)
         return False
+
+    def _failed_then(self, now: Said, answers: Answers) -> bool:
+        """Whether hooks refuse only because they fail, and failed then, too: one that rewrites ends the turn."""
+        return " failed on " in now.text and self._broken.issuperset(_givers(answers, now))
 
     def count(self) -> None:
         """Count a verdict that is compared elsewhere."""

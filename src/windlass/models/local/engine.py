@@ -120,7 +120,7 @@ class Engine:
                 return
             try:
                 self._server.handle_chat_completions(body, receive)
-            except (ValueError, RuntimeError) as error:
+            except (ValueError, RuntimeError, TypeError) as error:  # TypeError: what its JSON encoder cannot encode
                 raise BadRequest(f"llama.cpp rejects the request: {error}") from error
 
     def forget(self) -> None:
