@@ -84,10 +84,10 @@ async def test_a_cancelled_request_cancels_the_turn(clerk: StdioServerParameters
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert (await client.call_tool("run", {"message": "hello", "session": "s2"})).content[0].text == "1: hello"
-    async with Agent(ScriptedModel(), store=f"sqlite:///{store}") as agent:
-        async for _ in agent.watch("s1"):  # until the turn has ended, there
-            pass
-        assert isinstance((await agent.state("s1")).outcome, Cancelled)
+        async with Agent(ScriptedModel(), store=f"sqlite:///{store}") as agent:
+            async for _ in agent.watch("s1"):  # until the turn has ended, while the server lives
+                pass
+            assert isinstance((await agent.state("s1")).outcome, Cancelled)
 
 
 async def test_without_answers_there_is_no_tool_for_them(clerk: StdioServerParameters) -> None:
