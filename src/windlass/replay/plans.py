@@ -57,7 +57,6 @@ class Plan:
         )
         self.stopping = Point(SubagentStopping, program.stopping) if program.stopping else None
         self.points = {event.__name__: point for event in EVENTS if (point := hooks.at(event)) is not None}
-        self.votes = only is None
         self.writers = frozenset([(hook.name, hook.event.__name__) for hook in hooks.all])
         self.not_asked = tuple([hook for hook in program.hooks.all if not is_asked_again(hook)])
         self.unknown = ""

@@ -25,7 +25,7 @@ from windlass.errors import HookError
 from windlass.events import ModelCalling
 from windlass.messages import ModelReply, as_reply
 from windlass.ownership import Claim
-from windlass.records import CancelRequested, Delegated, HookFailed, MessageHeld, Record, SideReplied
+from windlass.records import CancelRequested, Delegated, MessageHeld, Record, SideReplied
 from windlass.states import Fold, fold_log
 from windlass.turns import Asker, BackgroundTask, Invocation, Turn, Writes
 
@@ -98,10 +98,10 @@ class Lack(HookError):
 class RecordedSite(Site):
     """Hooks run here. What they ask for comes from the log; what it lacks is noted in `lacks`, with the hook.
 
-    What they write to slots counts from here on. `failed` has the hooks that failed.
+    What they write to slots counts from here on.
     """
 
-    __slots__ = ("_log", "_read", "_recorded_calls", "failed", "lacks")
+    __slots__ = ("_log", "_read", "_recorded_calls", "lacks")
 
     def __init__(self, program: Program, fold: Fold, scope: Any, log: RecordedAnswers, read: ReadLog) -> None:
         time_ = ActiveTime(program.monotonic, None)
@@ -112,7 +112,6 @@ class RecordedSite(Site):
         self._log = log
         self._read = read
         self.lacks: list[tuple[str, str]] = []
-        self.failed: list[HookFailed] = []
         self._recorded_calls = RecordedSideCalls(journal, limits, program.hooks, True, {}, log.replies, self.lacks)
 
     def lack(self, hook: str, what: str) -> Lack:
@@ -123,9 +122,7 @@ class RecordedSite(Site):
     # ------------------------------------------------------------ what hooks write
 
     def record(self, record: Record) -> None:
-        """The log has its records already; only failures of hooks matter here."""
-        if isinstance(record, HookFailed):
-            self.failed.append(record)
+        """Forget it: the log has its records already."""
 
     def keep(self, writes: Writes, stage: str = "") -> None:
         """Slots count. A message would be in the next request, which was made without it."""
