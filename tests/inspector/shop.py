@@ -144,6 +144,7 @@ async def record(store: Any) -> None:
     await _failures(store)
     await _kinds(store)
     await _hostile(store)
+    await _twins(store)
     await _refund(store)
     await waiting(store)
 
@@ -272,6 +273,19 @@ async def _failures(store: Any) -> None:
     for n in range(4):
         await agent.run(f"Question {n + 1} about order 4302.", session="desk-8833b")
         await CLOCK.sleep(40)
+
+
+async def _twins(store: Any) -> None:
+    """The same task twice: once the mail is refused, once the agent writes to an address that it may write to."""
+    for session, to in (("mail-old", "leo@other.example"), ("mail-new", "leo@fjell.example")):
+        agent = desk(
+            store,
+            calls("find_order", order="4417", _text="Let me look.", _delay=0.8, _usage=use(410, 16)),
+            calls("send_mail", to=to, text="Your tent was delivered on 9 November.", _delay=0.9, _usage=use(500, 22)),
+            says("I may not write there." if "other" in to else "Leo knows it now.", delay=0.7, usage=use(580, 12)),
+        )
+        await agent.run("Tell Leo when the tent of order 4417 was delivered.", session=session)
+        await CLOCK.sleep(90)
 
 
 async def _hostile(store: Any) -> None:

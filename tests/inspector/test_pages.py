@@ -28,6 +28,9 @@ VIEWS = [
     ("#/turn/desk-8836", ".r"),
     ("#/turn/hostile", ".r"),
     ("#/approvals", ".askbox .callbox"),
+    ("#/diff/mail-old/mail-new", ".diff .cols"),
+    ("#/diff/hostile/desk-8841", ".diff .cols"),
+    ("#/diff/mail-old", ".choice"),
 ]
 
 

@@ -19,12 +19,18 @@ from windlass.server.app import SHORTEST_TOKEN
 from windlass.server.errors import Problem, problem_response
 from windlass.server.streams import Streams
 
-from . import contexts, live, questions, sessions
+from . import contexts, diffs, live, questions, sessions
 from .files import static_routes
 from .requests import Endpoints
 from .sources import Source
 
-READING: Endpoints = (*sessions.ENDPOINTS, *live.ENDPOINTS, *contexts.ENDPOINTS, *questions.READING)
+READING: Endpoints = (
+    *sessions.ENDPOINTS,
+    *live.ENDPOINTS,
+    *contexts.ENDPOINTS,
+    *questions.READING,
+    *diffs.ENDPOINTS,
+)
 WRITING: Endpoints = questions.WRITING
 
 

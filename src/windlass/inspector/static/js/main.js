@@ -1,6 +1,7 @@
 import { get, takeToken, Refused } from "./api.js";
 import { h, say } from "./dom.js";
 import * as approvals from "./views/approvals.js";
+import * as diff from "./views/diff.js";
 import * as sessions from "./views/sessions.js";
 import * as turn from "./views/turn.js";
 
@@ -9,9 +10,13 @@ const VIEWS = [
   { id: "turn", name: "Turn", view: turn },
   { id: "approvals", name: "Approvals", view: approvals },
 ];
+// Views that other views lead to: they have an address, but no tab.
+const OTHERS = [
+  { id: "diff", name: "Diff", view: diff },
+];
 const KEYS = [
   [`1 to ${VIEWS.length}`, "go to a view"], ["/", "search"], ["j  k", "next, previous row"], ["Enter", "open, or show the details"], ["[  ]", "previous, next step"],
-  ["x", "next exception: denied, asked, changed, failed"], ["d  r  w", "details: decisions, request, raw record"], ["a  e  n", "approvals: approve, edit, say no"], ["m", "approvals: make this a rule"], ["End  Home", "last, first row"],
+  ["x", "next exception: denied, asked, changed, failed"], ["d  r  w", "details: decisions, request, raw record"], ["a  e  n", "approvals: approve, edit, say no"], ["m", "approvals: make this a rule"], ["c", "sessions: mark one, compare it with another one"], ["End  Home", "last, first row"],
   ["t", "colours: auto, light, dark"], ["?", "this map"], ["Esc", "close the details, leave a field"],
 ];
 const root = document.getElementById("view"), tabs = document.getElementById("tabs"), help = document.getElementById("help");
@@ -33,7 +38,7 @@ export function setStore(name) { document.getElementById("store").textContent = 
 async function show() {
   const mine = ++route;
   const [, id = "sessions", ...rest] = location.hash.split("/").map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
-  const found = VIEWS.find((one) => one.id === id) ?? VIEWS[0];
+  const found = [...VIEWS, ...OTHERS].find((one) => one.id === id) ?? VIEWS[0];
   for (const link of tabs.children) if (link.dataset.id === found.id) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
   current?.leave?.();
   current = found.view;

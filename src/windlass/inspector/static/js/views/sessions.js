@@ -1,8 +1,9 @@
 // All sessions: those that run or wait first, then the latest. The list comes at once, what is in the logs follows.
 import { get, Tail } from "../api.js";
-import { h, s, mark } from "../dom.js";
+import { h, s, mark, say } from "../dom.js";
 import { ago, clock, count, money, plural, short, span, STATES } from "../format.js";
 import { VirtualList } from "../virtual.js";
+import { place } from "./diff.js";
 
 const FILTERS = [
   ["all", "All", () => true], ["live", "Live", (one) => one.state === "live"], ["waiting", "Waiting", (one) => one.state === "waiting"],
@@ -176,7 +177,7 @@ function row(one, index) {
   const why = digest?.damaged ?? digest?.why ?? "";
   if (!digest) want(one.session);
   const title = one.title || (one.status === "erased" ? "erased" : "no message yet");
-  return h("div.tr", { role: "row", "aria-rowindex": index + 2, data: { id: one.session }, class: `s-${one.state}${one.parent ? " kid" : ""}` },
+  return h("div.tr", { role: "row", "aria-rowindex": index + 2, data: { id: one.session }, class: `s-${one.state}${one.parent ? " kid" : ""}${one.session === marked ? " marked" : ""}` },
     h("span.c-state", { role: "cell" }, mark(one.state, STATES[one.state] ?? one.state)),
     h("span.c-what", { role: "cell" }, h("a.name", { href: `#/turn/${encodeURIComponent(one.session)}` }, short(title, 160)),
       h("span.sub", {}, h("code", {}, one.session), one.agent ? h("span", {}, one.agent) : null, digest?.turns > 1 ? h("span", {}, plural(digest.turns, "turn")) : null, digest?.steps ? h("span", {}, plural(digest.steps, "step")) : null, why ? h("span.why", { class: `w-${digest?.damaged ? "failed" : one.state}` }, short(one.state === "waiting" ? `asks: ${why}` : why, 110)) : null)),
@@ -187,9 +188,20 @@ function row(one, index) {
     h("span.c-when.num", { role: "cell" }, isLive(one) ? h("b.on", {}, "now") : h("span", { data: { at: one.updated } }, ago(one.updated, now))));
 }
 
+let marked = "";
+function compare(id) {
+  if (marked && marked !== id) { const first = marked; marked = ""; location.hash = place(first, id); return; }
+  const before = marked;
+  marked = before === id ? "" : id;
+  list.refresh([before, id].filter(Boolean));
+  rowOf(id)?.focus({ preventScroll: true });
+  say(marked ? `${id} is marked: press c on another session to compare them` : `${id} is not marked any more`);
+}
 const rowOf = (id) => list.nodes.get(id)?.querySelector("a.name");
 export function key(event) {
-  const id = document.activeElement?.closest?.(".tr")?.dataset.id, at = ordered.findIndex((one) => one.session === id);
+  const id = document.activeElement?.closest?.(".tr")?.dataset.id;
+  if (event.key === "c" && id) { compare(id); return; }
+  const at = ordered.findIndex((one) => one.session === id);
   const to = { j: at + 1, ArrowDown: at + 1, k: at - 1, ArrowUp: at - 1, Home: 0, End: ordered.length - 1 }[event.key];
   if (to === undefined || !ordered.length) return;
   event.preventDefault();
