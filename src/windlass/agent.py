@@ -89,6 +89,7 @@ if TYPE_CHECKING:
         max_depth: int
         subagents: Iterable[SubAgent[Any]]
         per_run_tools: bool
+        measure_hooks: bool
         ending_timeout: float
         observer_patience: float
         secrets: Iterable[str]
@@ -139,6 +140,8 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
     - `max_idle_steps`: how many steps in a row may pass without a tool call.
     - `max_parallel`: how many tool calls of one step run at the same time.
     - `max_depth`: how deep sub-agents may be nested.
+    - `measure_hooks`: whether each turn records how long its hooks took and how its replies were streamed, summed up in
+      one `HooksRan`. `windlass run`, `chat`, `serve` and `worker` switch it on.
     - `ending_timeout`: how many seconds the hooks at the end of a step, or of a turn, may take together.
     - `observer_patience`: how many seconds the end of a turn waits for observers. Slower ones continue after that.
     - `secrets`: texts that are masked before anything is hashed, stored or logged.
@@ -202,6 +205,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         max_parallel: int = 16,
         max_depth: int = 5,
         per_run_tools: bool = False,
+        measure_hooks: bool = False,
         ending_timeout: float = 5.0,
         observer_patience: float = 0.5,
         secrets: Iterable[str] = (),
@@ -226,6 +230,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._window = window
         self._max_steps = max_steps
         self._per_run_tools = per_run_tools
+        self._measure_hooks = measure_hooks
         self._toolset = toolset(tools)
         self._output: Output[OutputT] = _TEXT if output is None else Output(cast(Any, output))
         self._store = open_store(store)
@@ -306,6 +311,12 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
         self._composition.remove(name, band)
         return self
 
+    def with_measured_hooks(self) -> Self:
+        """Record in each turn how long its hooks took, as `Agent(measure_hooks=True)` does."""
+        self._open("measuring of", "hooks")
+        self._measure_hooks = True
+        return self
+
     def slot(self, slot: Slot[T]) -> Slot[T]:
         self._composition.own_slots.append(slot)
         return super().slot(slot)
@@ -374,6 +385,7 @@ class Agent(Registrar, Generic[ScopeT, OutputT]):
             check=self._composition.check,
             scope=self.scope,
             background=self._background,
+            measure_hooks=self._measure_hooks,
         )
         try:
             check_program(self._assembled, self.scope, per_run_tools=self._per_run_tools)

@@ -75,6 +75,7 @@ OPTIONS: dict[str, Domain] = {
     "capabilities": each("a list of capabilities, each", CAPABILITY),
     "max_steps": optional(whole(1)),
     "per_run_tools": FLAG,
+    "measure_hooks": FLAG,
     "pipeline": optional(instance("a Pipeline", Pipeline)),
     "window": optional(whole(1)),
     "tokenizer": optional(Domain("a function from a text to its number of tokens", callable)),
@@ -103,6 +104,7 @@ def compile_program(
     check: Callable[[Program], None],
     scope: Any,
     background: Callable[[], Background],
+    measure_hooks: bool = False,
 ) -> Program:
     """Compile the parts of an agent."""
     model = own.model
@@ -114,7 +116,7 @@ def compile_program(
     rule = _output_rule(name, registered.outputs)
     if rule.mode is not None:
         options = replace(options, settings={"output_mode": rule.mode, **options.settings})
-    hooks = _hooks(registered, pipeline, OutputGate(output, rule), mask)
+    hooks = _hooks(registered, pipeline, OutputGate(output, rule), mask, measure_hooks)
     sections = _sections(system, registered.instructions)
     criteria = (*pipeline.criteria, *registered.criteria)
     default_limit = None
@@ -208,7 +210,9 @@ def _output_rule(agent: str, rules: Sequence[tuple[str, OutputRule]]) -> OutputR
     return rules[0][1] if rules else OutputRule()
 
 
-def _hooks(registered: Registered, pipeline: Pipeline, judge: OutputGate, mask: Mask | None) -> CompiledHooks:
+def _hooks(
+    registered: Registered, pipeline: Pipeline, judge: OutputGate, mask: Mask | None, measured: bool
+) -> CompiledHooks:
     """All hooks and transformers, with those that check the output and remove the secrets."""
     observers = [Hook("observe", fact, fn, {}) for fact, fn in pipeline.observers]
     hooks = [*[hook for hook in registered.hooks if hook.is_enabled()], *observers]
@@ -219,9 +223,9 @@ def _hooks(registered: Registered, pipeline: Pipeline, judge: OutputGate, mask: 
         hooks.append(check)
     if mask is not None:
         transforms.append(masking(mask))
-    if not hooks and not transforms and not registered.slots:
+    if not hooks and not transforms and not registered.slots and not measured:
         return NO_HOOKS
-    return CompiledHooks(hooks, transforms, registered.slots)
+    return CompiledHooks(hooks, transforms, registered.slots, measured=measured)
 
 
 def _sections(system: str, instructions: Iterable[tuple[int, TextPart]]) -> tuple[TextPart, ...]:

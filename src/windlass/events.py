@@ -364,8 +364,9 @@ class HookRan(Fact, frozen=True):
     """A hook was asked about an event or an effect, and took this many seconds; a wrap's time includes its inner calls.
 
     `verb` is how it was registered, `capability` what brought it, and `about` the id of what it was asked about.
-    `verdict` says what it answered: the name of a decision or vote such as `deny`, `rewrite`, `inject`, `failed`, or
-    nothing. It is only made if an observer listens to it. Observers, transformers and wraps of a turn are not measured.
+    `verdict` says what it answered: the name of a decision or vote such as `deny`, `rewrite`, `inject`, `failed`,
+    `timeout`, or nothing. It is only made if an observer listens to it. Observers, transformers and wraps of a turn are
+    not measured. `Agent(measure_hooks=True)` writes the times to the log, summed up, as `HooksRan`.
     """
 
     hook: str

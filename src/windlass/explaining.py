@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from pathlib import Path
@@ -14,13 +13,12 @@ from msgspec import Struct
 
 from ._hooks.compiled import CompiledHooks, Point
 from ._hooks.conceals import Conceal
-from ._hooks.conditions import Errors, Names
 from ._hooks.hooks import Hook, location_of
-from ._hooks.matching import Matcher, Under
 from ._hooks.reveals import Reveal
 from ._hooks.streams import Transform
 from ._kernel.contracts import PHASES, Composites
 from ._kernel.delegation import Delegate
+from ._kernel.descriptions import errors_text, matcher_text
 from ._kernel.matchers import matcher_warnings
 from ._kernel.program import BOUNDS, Program
 from ._text import entry, items
@@ -178,10 +176,10 @@ def _hook(hook: Hook) -> Data:
         "source": _source(hook.location),
         "band": hook.band,
         "priority": hook.priority,
-        "tool": None if hook.tool is None else _matcher(hook.tool),
-        "agent": None if hook.agent is None else _matcher(hook.agent),
-        "model": None if hook.model is None else _matcher(hook.model),
-        "error": None if hook.error is None else _errors(hook.error),
+        "tool": None if hook.tool is None else matcher_text(hook.tool),
+        "agent": None if hook.agent is None else matcher_text(hook.agent),
+        "model": None if hook.model is None else matcher_text(hook.model),
+        "error": None if hook.error is None else errors_text(hook.error),
         "when": _when(hook.when),
         "capability": hook.capability,
         "runs": _runs(hook),
@@ -234,7 +232,7 @@ def _reveal(reveal: Reveal) -> Data:
     return {
         "name": reveal.name,
         "source": _source(location_of(reveal.fn)),
-        "tool": None if reveal.tool is None else _matcher(reveal.tool),
+        "tool": None if reveal.tool is None else matcher_text(reveal.tool),
         "capability": reveal.capability,
         "inherit": reveal.inherit,
         "fails": "the tool does not run",
@@ -279,24 +277,6 @@ def fail_mode(hook: Hook) -> str:
     if raised is None or hook.on_error == "unreviewed":
         return "counts as no answer; the outcome is marked unreviewed"
     return f"Vote.{raised.name}" if isinstance(raised, Vote) else str(raised.__name__)
-
-
-def _matcher(matcher: Matcher | Names) -> str:
-    if isinstance(matcher, str):
-        return matcher
-    if isinstance(matcher, re.Pattern):
-        return f"/{matcher.pattern}/"
-    if isinstance(matcher, Under):
-        return repr(matcher)
-    if callable(matcher):
-        return f"{name_of(matcher)}()"
-    return " or ".join(map(_matcher, matcher))
-
-
-def _errors(errors: Errors) -> str:
-    if isinstance(errors, list | tuple):
-        return " or ".join(map(_errors, errors))
-    return errors.__name__ if isinstance(errors, type) else str(errors)
 
 
 def _source(location: tuple[str, int] | None) -> str:

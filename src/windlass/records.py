@@ -198,6 +198,70 @@ class HookFailed(Record, frozen=True):
     took: float = 0.0
 
 
+class HookTimes(Value, frozen=True):
+    """How long one hook took at one event, in seconds, over one segment of a turn.
+
+    `asked` counts the calls, those that stayed silent included. `said` counts what it answered by name: a decision or
+    vote such as `deny`, `rewrite`, `inject`, `failed`, or `timeout`. The time of a wrap is its own: what it surrounds
+    is not in it. Each pair in `buckets` is a number and how many calls it counts: bucket n holds the times from
+    2**(n/4) microseconds up to the next one.
+    """
+
+    hook: str
+    event: str
+    asked: int
+    seconds: float
+    slowest: float
+    buckets: tuple[tuple[int, int], ...]
+    said: Mapping[str, int] = {}
+    verb: str = ""
+    capability: str = ""
+
+
+class TransformTimes(Value, frozen=True):
+    """What a transformer did in one attempt: `pieces` out for `chunks` in, in how many `seconds`.
+
+    `held` is the most characters that it held back at once.
+    """
+
+    name: str
+    chunks: int
+    pieces: int
+    held: int
+    seconds: float
+
+
+class StreamTimes(Value, frozen=True):
+    """How one attempt at a reply was streamed: `chunks` of the model, `sent` pieces to the consumer.
+
+    Times are seconds since the attempt began: of the first and last chunk, and of the first and last piece. They are
+    None if there was none. `held` says that everything waited until hooks had judged the whole reply. `retracted` is
+    why the words were taken back.
+    """
+
+    step: int
+    round: int
+    attempt: int
+    chunks: int
+    characters: int
+    sent: int
+    first_chunk: float | None = None
+    last_chunk: float | None = None
+    first_sent: float | None = None
+    last_sent: float | None = None
+    held: bool = False
+    retracted: str = ""
+    transforms: tuple[TransformTimes, ...] = ()
+
+
+class HooksRan(Record, frozen=True, gc=True):
+    """How long hooks took since the turn was started or resumed, summed up per hook and event, and how replies were
+    streamed. It is written before the turn ends or suspends, only with `Agent(measure_hooks=True)`."""
+
+    hooks: tuple[HookTimes, ...] = ()
+    streams: tuple[StreamTimes, ...] = ()
+
+
 class ModelAttempted(Record, frozen=True):
     """An attempt at a model call that a wrap discarded: its reply or its error."""
 
@@ -574,7 +638,7 @@ AnyRecord: TypeAlias = Union[  # noqa: UP007
     HookDecided, HookFailed, ModelAttempted, ModelReplied, ReplyRejected, ReplyPassed, ToolDecided, ToolCalled,
     ToolAttempted, ToolReturned, UndoCalled, Delegated, Charged, StepEnded, Evaluated, StopVetoed, Rewound, Compacted,
     ErrorHandled, Asked, Answered, Withdrawn, Suspended, Resumed, TakenOver, Noted, SlotSet, SideReplied,
-    CancelRequested, InboxTaken, Concluded, TurnEnded, HistoryImported,
+    CancelRequested, InboxTaken, Concluded, TurnEnded, HistoryImported, HooksRan,
 ]  # fmt: skip
 
 KINDS: dict[str, type[Record]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyRecord)}

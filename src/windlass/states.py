@@ -858,6 +858,11 @@ def _(fold: Fold, record: r.HookFailed) -> None:
         fold.turn.unreviewed = tuple(sorted({*fold.turn.unreviewed, record.hook}))
 
 
+@_folds(r.HooksRan)
+def _(fold: Fold, record: r.HooksRan) -> None:
+    """Times change nothing."""
+
+
 @_folds(r.ModelAttempted)
 def _(fold: Fold, record: r.ModelAttempted) -> None:
     step = _open(fold)

@@ -160,7 +160,8 @@ def _masking_hooks(hooks: CompiledHooks, mask: Mask | None) -> CompiledHooks:
     """The same hooks, which also remove the secrets of further sub-agents from what models say."""
     copies = [hook.copied(above=hook.above) for hook in hooks.all]
     transforms = [*hooks.transforms, *([] if mask is None else [masking(mask)])]
-    return CompiledHooks(copies, transforms, hooks.slots.values(), timed=hooks.timed)
+    slots = hooks.slots.values()
+    return CompiledHooks(copies, transforms, slots, timed=hooks.timed, measured=hooks.measured)
 
 
 __all__ = ["variant_of"]

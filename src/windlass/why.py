@@ -580,6 +580,11 @@ def _(reader: _Reader, record: r.InboxTaken) -> Iterable[Entry]:
     yield "inbox", f"{one_line(record.entry)} was read from the inbox", {"key": record.key, "entry": record.entry}
 
 
+@_describes(r.HooksRan)
+def _(reader: _Reader, record: r.HooksRan) -> Iterable[Entry]:
+    return ()
+
+
 @_describes(r.Concluded)
 def _(reader: _Reader, record: r.Concluded) -> Iterable[Entry]:
     if record.text is not None:

@@ -104,7 +104,7 @@ class CompiledHooks:
     `listeners` has, for every fact with observers, those that are told as it happens; `durable` are
     those that read the log, and `observers` all of them. `attends` says that a turn may have to
     wait for one of them. `timed` says that an observer, here or of an agent above, wants to know how
-    long hooks take.
+    long hooks take; `measured` that the log keeps it, summed up.
     """
 
     __slots__ = (
@@ -114,6 +114,7 @@ class CompiledHooks:
         "attends",
         "durable",
         "listeners",
+        "measured",
         "model_wraps",
         "observers",
         "slots",
@@ -131,14 +132,17 @@ class CompiledHooks:
         slots: Iterable[Slot[Any]],
         *,
         timed: bool = False,
+        measured: bool = False,
     ) -> None:
         self.slots = {slot.name: slot for slot in slots}
         self.all = _ordered(hooks)
         self.transforms = Transforms(sorted(transforms, key=_place))
         _name_apart(self.all)
         self.timed = timed or any(hook.event is HookRan for hook in self.all)
+        self.measured = measured
         for hook in self.all:
-            hook.timed = self.timed and hook.kind != "observe" and hook.event is not Turn
+            on_the_way = hook.kind != "observe" and hook.event is not Turn
+            hook.timed = (self.timed or measured) and on_the_way
             hook.bind(self.slots.values())
         placed: dict[type, list[Hook]] = {}
         for hook in self.all:

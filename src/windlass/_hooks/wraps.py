@@ -353,20 +353,23 @@ def _writing_layer(
         if writes_turn:
             turn = HookTurn(site, hook, *place(value), True, depth)
         began, verdict = site.monotonic() if hook.timed else 0.0, "failed"
+        go_on: Effect = partial(call_next, ledger)
+        inside: _Inside | None = None
+        if hook.timed:
+            inside = _Inside(site.monotonic)
+            go_on = partial(inside.call, go_on)
         try:
             try:
                 if turn is not None:
-                    result = await fn(
-                        value, partial(call_next, ledger), **supplied(hook, site, turn)
-                    )
+                    result = await fn(value, go_on, **supplied(hook, site, turn))
                 elif reads_turn:
-                    result = await fn(value, partial(call_next, ledger), turn=site.turn)
+                    result = await fn(value, go_on, turn=site.turn)
                 else:
-                    result = await fn(value, partial(call_next, ledger))
+                    result = await fn(value, go_on)
                 verdict = ""
             finally:
-                if hook.timed:
-                    site.tell_time(hook, began, place(value)[0], verdict)
+                if inside is not None:
+                    site.tell_time(hook, began, place(value)[0], verdict, inside.until_now())
                 if turn is not None:
                     check_not_broken_off(turn)
         except (Exception, asyncio.CancelledError) as error:
@@ -380,6 +383,36 @@ def _writing_layer(
         return result
 
     return layer
+
+
+class _Inside:
+    """How long a wrap waited for what it surrounds. Calls at the same time count once."""
+
+    __slots__ = ("_began", "_monotonic", "_open", "_seconds")
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._open = 0
+        self._began = self._seconds = 0.0
+
+    def call(self, inner: Effect, *arguments: Any) -> Awaitable[Any]:
+        """Call what is inside, and measure it."""
+        return self._wait(inner(*arguments))
+
+    async def _wait(self, running: Awaitable[Any]) -> Any:
+        if not self._open:
+            self._began = self._monotonic()
+        self._open += 1
+        try:
+            return await running
+        finally:
+            self._open -= 1
+            if not self._open:
+                self._seconds += self._monotonic() - self._began
+
+    def until_now(self) -> float:
+        """The seconds so far, with those of a call that has not ended."""
+        return self._seconds + (self._monotonic() - self._began if self._open else 0.0)
 
 
 def _refuse_conflicts(entries: Sequence[Writes]) -> None:
@@ -551,7 +584,10 @@ async def _run_surrounding(hook: Hook, inner: Effect, site: Site, value: Any) ->
         if calls > 1:
             raise _not_once(hook, "called call_next twice")
         try:
-            results.append(await inner(value))
+            if inside is None:
+                results.append(await inner(value))
+            else:
+                results.append(await inside.call(inner, value))
         except (Exception, asyncio.CancelledError) as error:
             from_inside.append(error)
             raise
@@ -560,6 +596,7 @@ async def _run_surrounding(hook: Hook, inner: Effect, site: Site, value: Any) ->
     about = str(site.state.steps + 1) if hook.event is Step else ""
     turn: HookTurn[Any] = HookTurn(site, hook, about)
     began, verdict = site.monotonic(), "failed"
+    inside = _Inside(site.monotonic) if hook.timed else None
     try:
         parameters = supplied(hook, site, turn) if hook.wants else {}
         await _as_async(hook)(value, call_next, **parameters)
@@ -575,8 +612,8 @@ async def _run_surrounding(hook: Hook, inner: Effect, site: Site, value: Any) ->
         raise _wrap_error(hook, problem) from error
     finally:
         closed = True
-        if hook.timed:
-            site.tell_time(hook, began, about, verdict)
+        if inside is not None:
+            site.tell_time(hook, began, about, verdict, inside.until_now())
     if not results:
         how = "called call_next and swallowed its error" if calls else "did not call call_next"
         raise _not_once(hook, how)

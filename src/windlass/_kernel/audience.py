@@ -25,6 +25,7 @@ from .channel import Channel
 if TYPE_CHECKING:
     from windlass._hooks.readers import Source
 
+    from .measured_voice import MeasuredVoice
     from .voice import Voice
 
 _EVERYTHING = frozenset(FACTS)
@@ -78,7 +79,7 @@ class Audience:
     __slots__ = (
         "_above", "_fold", "_now", "_observers", "_scope", "_session_only", "_time", "_tools", "attends", "backlog",
         "hides_attempts", "hooks",
-        "kinds", "known_above", "listens", "voice",
+        "kinds", "known_above", "listens", "measured_voice", "voice",
     )  # fmt: skip
 
     def __init__(
@@ -99,10 +100,17 @@ class Audience:
     ) -> None:
         self.hooks = hooks
         self.voice: Voice | None = None
-        if channel is not None:
-            from .voice import Voice  # a turn that is not streamed does without
+        self.measured_voice: MeasuredVoice | None = None
+        if channel is not None:  # a turn that is not streamed does without
+            voice = channel, hooks, fold.session, self.observe, mask
+            if hooks.measured:
+                from .measured_voice import MeasuredVoice
 
-            self.voice = Voice(channel, hooks, fold.session, self.observe, mask)
+                self.voice = self.measured_voice = MeasuredVoice(*voice)
+            else:
+                from .voice import Voice
+
+                self.voice = Voice(*voice)
         self._above = above if above is not None and above.listens else None
         self.listens: bool = bool(hooks.listeners) or channel is not None or self._above is not None
         self.known_above = known_above

@@ -104,7 +104,8 @@ def child_program(
         *own.hooks.transforms,
         *[t.inherited() for t in parent.hooks.transforms if t.inherit],
     ]
-    hooks = CompiledHooks([*mine, *passed], transforms, slots, timed=parent.hooks.timed)
+    timed, measured = parent.hooks.timed, parent.hooks.measured or own.hooks.measured
+    hooks = CompiledHooks([*mine, *passed], transforms, slots, timed=timed, measured=measured)
     for kind in parent.hooks.listeners:
         hooks.listeners.setdefault(kind, ())
     tools = {name: tool for name, tool in own.tools.items() if only is None or name in only}
@@ -138,7 +139,8 @@ def unknown_child(parent: Program) -> Program:
     else."""
     passed = [hook.copied(above=hook.above + 1) for hook in parent.hooks.all if _passes_on(hook)]
     slots = parent.hooks.slots.values()
-    hooks = CompiledHooks(passed, (), slots, timed=parent.hooks.timed)
+    timed, measured = parent.hooks.timed, parent.hooks.measured
+    hooks = CompiledHooks(passed, (), slots, timed=timed, measured=measured)
     for kind in parent.hooks.listeners:
         hooks.listeners.setdefault(kind, ())
     child = dataclasses.replace(parent, hooks=hooks, handlers={}, read_output=None, compactors=())

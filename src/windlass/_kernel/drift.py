@@ -64,7 +64,7 @@ def _hooks_by_label(description: dict[str, Any]) -> dict[str, Any]:
         while name in hooks:
             number += 1
             name = f"{label} no. {number}"
-        hooks[name] = {key: row[key] for key in row if key not in ("kind", "event", "name")}
+        hooks[name] = {key: row[key] for key in ("band", "priority")}
     return hooks
 
 

@@ -35,6 +35,7 @@ from windlass.states import FOLDS, Fold, State, microseconds
 from . import shields
 from .active_time import ActiveTime
 from .audience import Audience, SideTasks
+from .hook_tally import HookTally
 from .opening import Opening
 from .program import AppendsNow, Program
 from .shields import within
@@ -54,13 +55,14 @@ class Journal:
     time: that of `tick`, or of the record before it. `has_mail` says that the session's inbox may
     hold entries that nobody has read. `mask` takes secrets out of records. `opening` holds what
     hooks write before the turn's first record may be stored. `time` counts how long the turn has
-    worked. `claim` says for which pass over the root session all is written.
+    worked. `claim` says for which pass over the root session all is written. `times` sums up how
+    long hooks take, if the agent measures them.
     """
 
     __slots__ = (
         "_append_now", "_awaits_turn", "_claims", "_clean", "_early", "_followed", "_hurries", "_in_doubt", "_kinds",
         "_parent", "_sealed", "_unclaimed", "_unwritable", "_writer", "add", "audience", "claim", "fold", "has_mail",
-        "mask", "now", "opening", "program", "time",
+        "mask", "now", "opening", "program", "time", "times",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +94,11 @@ class Journal:
             cleaner(program.conceals, program.mask) if program.conceals else program.mask
         )
         self.claim = claim
+        self.times: HookTally | None = None
+        if program.hooks.measured:
+            self.times = HookTally(program.monotonic)
+            if (measured := audience.measured_voice) is not None:
+                measured.measure(self.times)
         self._unclaimed = claim.begins or parent is not None
         self._parent = parent
         self._append_now = program.append_now
@@ -162,6 +169,11 @@ class Journal:
             fold.at = at = max(microseconds(record.at), fold.at)
             if record.at != at:
                 force_setattr(record, "at", at)
+
+    def record_times(self) -> None:
+        """Record how long hooks took in this pass: it is about to end."""
+        if self.times is not None and (record := self.times.take()) is not None:
+            self.record(record)
 
     def record_answer(self, answered: Answered) -> None:
         """Record an answer.

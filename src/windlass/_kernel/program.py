@@ -266,6 +266,10 @@ class Program(Options):
             [name for name, _ in self.named_criteria],
             replace(prompt, run_tools=self.run_tools),
             self.mask,
+            transforms=self.hooks.transforms,
+            compactors=[compactor.name for compactor in self.compactors],
+            agents=self.delegates,
+            unmatched=self.unmatched,
         )
         self.digest = _digest(self.description)
         self.durable = store.durable

@@ -222,6 +222,7 @@ class Questions(Struct, eq=False):
         waiting = tuple(
             [asked.replace(reply=None, request=None, text=None) for asked in self.waiting]
         )
+        self._journal.record_times()
         self._journal.record(Suspended(waiting, self._journal.time.take()))
 
     def answer_to(self, ask_id: str) -> Answered | None:

@@ -152,11 +152,20 @@ class Site:
         """Record what a hook wrote."""
         self.writes.keep(writes, stage)
 
-    def tell_time(self, hook: Hook, began: float, about: str = "", verdict: str = "") -> None:
-        """Tell how long a hook took and what it answered, if somebody wants to know."""
-        seconds = round(self.monotonic() - began, 6)
-        event, capability = hook.event.__name__, hook.capability or ""
-        self.journal.fact(HookRan, hook.name, event, seconds, hook.kind, capability, about, verdict)
+    def tell_time(
+        self, hook: Hook, began: float, about: str = "", verdict: str = "", inside: float = 0.0
+    ) -> None:
+        """Count how long a hook took and what it answered, and tell those who want to know.
+
+        `inside` is how many of these seconds belong to what a wrap surrounds.
+        """
+        seconds = self.monotonic() - began
+        if self.journal.times is not None:
+            self.journal.times.add(hook, seconds - inside, verdict)
+        if self.hooks.timed:
+            event, capability = hook.event.__name__, hook.capability or ""
+            values = hook.name, event, round(seconds, 6), hook.kind, capability, about, verdict
+            self.journal.fact(HookRan, *values)
 
     def beside(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run something beside the turn."""

@@ -129,6 +129,7 @@ class TurnEnd(Struct, eq=False):
         journal = self._journal
         if journal.audience.listens and isinstance(outcome, Failed):
             journal.fact(TurnFailed, outcome.error)
+        journal.record_times()
         journal.record(TurnEnded(outcome, text, journal.time.take(), at=journal.tick()))
         self._site.arguments.release()
         if self._entry.ephemeral and not superseded:
@@ -296,6 +297,7 @@ class TurnEnd(Struct, eq=False):
             raise
         except Exception as another:
             await self._step_end.end_sub_agents_without_hooks(reason)
+            journal.record_times()
             journal.record(TurnEnded(outcome, "", journal.time.take()))
             journal.record(
                 HookFailed(

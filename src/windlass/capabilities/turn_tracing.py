@@ -235,7 +235,7 @@ class TurnTracing:
             attributes = span_attributes.of_hook(fact, session_id)
             began, parent = fact.at - fact.seconds, segment.span.context
             span = self._sink.start(f"hook {fact.hook}", INTERNAL, attributes, began, parent=parent)
-            span.end(fact.at, "hook_failed" if fact.verdict == "failed" else "")
+            span.end(fact.at, "hook_failed" if fact.verdict in ("failed", "timeout") else "")
 
     async def add_content(self, fact: Fact, session_id: str) -> None:
         """Add what a reply or result contains, as the log has it."""

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -130,7 +131,15 @@ def assemble(choice: Choice) -> Assembled:
     report_errors(lambda: [made.agent.with_capability(read_capability(text)) for text in choice.capabilities])
     if choice.claude_hooks is not None:
         report_errors(lambda: made.agent.with_capability(_claude_hooks(choice.claude_hooks)))
+    measured(made.agent)
     return made
+
+
+def measured(agent: Agent[Any, Any]) -> Agent[Any, Any]:
+    """The agent, whose turns record how long hooks took. One that is compiled already stays as it is."""
+    with suppress(CompiledError):
+        agent.with_measured_hooks()
+    return agent
 
 
 def _claude_hooks(mode: Any) -> Capability:
@@ -213,7 +222,9 @@ def shared_agent(target: str, store: str | None) -> Assembled:
     address = store or os.environ.get("WINDLASS_STORE")
     if isinstance(agent.store, MemoryStore) and address is None:
         raise click.UsageError("name the store that the processes share: --store sqlite:///FILE or postgresql://…")
-    return report_errors(lambda: _stored(agent, Choice(store=store)))
+    made = report_errors(lambda: _stored(agent, Choice(store=store)))
+    measured(made.agent)
+    return made
 
 
 def read_capability(text: str) -> Capability:

@@ -16,6 +16,7 @@ import click
 from windlass import Agent
 from windlass.agent_files.references import CannotLoad
 
+from .assembling import measured
 from .loading import ScopeFactory, load_agent, scope_option
 from .output import echo
 from .stores import report_errors, serve_until_stopped
@@ -29,7 +30,7 @@ TOKEN = "WINDLASS_TOKEN"
 
 def _load_agents(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[Agent[Any, Any]]:
     try:
-        return [load_agent(target) for target in value]
+        return [measured(load_agent(target)) for target in value]
     except CannotLoad as error:
         raise click.BadParameter(str(error), ctx, param) from error
 

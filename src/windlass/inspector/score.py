@@ -550,7 +550,7 @@ def _adds_nothing(score: Score, record: r.Record) -> None:
     """For records that other rows already show."""
 
 
-for _kind in (r.HeldReleased, r.InboxTaken):
+for _kind in (r.HeldReleased, r.InboxTaken, r.HooksRan):
     _READERS[_kind] = _adds_nothing
 
 

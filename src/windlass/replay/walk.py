@@ -37,6 +37,7 @@ from windlass.records import (
     Evaluated,
     HookDecided,
     HookFailed,
+    HooksRan,
     InboxTaken,
     Injected,
     MessageAdded,
@@ -69,7 +70,20 @@ from .plans import Plan
 from .sites import ReadLog, RecordedAnswers, RecordedSite
 from .votes import VoteJudge
 
-_OF_CALLS = frozenset([ToolDecided, HookDecided, HookFailed, Rewritten, SlotSet, Injected, SideReplied, Noted, Asked])
+_OF_CALLS = frozenset(
+    [
+        ToolDecided,
+        HookDecided,
+        HookFailed,
+        Rewritten,
+        SlotSet,
+        Injected,
+        SideReplied,
+        Noted,
+        Asked,
+        HooksRan,
+    ]
+)
 """The records among which the calls of one step are decided."""
 
 
