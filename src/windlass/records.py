@@ -199,7 +199,8 @@ class HookFailed(Record, frozen=True):
 
 
 class HookTimes(Value, frozen=True):
-    """How long one hook took at one event, in seconds, over one segment of a turn.
+    """How long one hook, registered with `verb`, took at one event in one segment of a turn: `seconds` in all, and in the
+    `slowest` call.
 
     `asked` counts the calls, those that stayed silent included. `said` counts what it answered by name: a decision or
     vote such as `deny`, `rewrite`, `inject`, `failed`, or `timeout`. The time of a wrap is its own: what it surrounds
@@ -232,10 +233,11 @@ class TransformTimes(Value, frozen=True):
 
 
 class StreamTimes(Value, frozen=True):
-    """How one attempt at a reply was streamed: `chunks` of the model, `sent` pieces to the consumer.
+    """How one attempt at a reply was streamed: `chunks` of the model with so many `characters`, `sent` pieces to the
+    consumer, and what each of the `transforms` did.
 
-    Times are seconds since the attempt began: of the first and last chunk, and of the first and last piece. They are
-    None if there was none. `held` says that everything waited until hooks had judged the whole reply. `retracted` is
+    `first_chunk`, `last_chunk`, `first_sent` and `last_sent` are seconds since the attempt began, None if there was no
+    chunk or piece. `held` says that everything waited until hooks had judged the whole reply. `retracted` is
     why the words were taken back.
     """
 
@@ -255,7 +257,7 @@ class StreamTimes(Value, frozen=True):
 
 
 class HooksRan(Record, frozen=True, gc=True):
-    """How long hooks took since the turn was started or resumed, summed up per hook and event, and how replies were
+    """How long `hooks` took since the turn was started or resumed, summed up per hook and event, and how replies were
     streamed. It is written before the turn ends or suspends, only with `Agent(measure_hooks=True)`."""
 
     hooks: tuple[HookTimes, ...] = ()
