@@ -199,8 +199,8 @@ class HookFailed(Record, frozen=True):
 
 
 class HookTimes(Value, frozen=True):
-    """How long one hook, registered with `verb`, took at one event in one segment of a turn: `seconds` in all, and in the
-    `slowest` call.
+    """How long one hook, registered with `verb`, took at one event in one segment of a turn: `seconds` in all, at the
+    `slowest` in one call.
 
     `asked` counts the calls, those that stayed silent included. `said` counts what it answered by name: a decision or
     vote such as `deny`, `rewrite`, `inject`, `failed`, or `timeout`. The time of a wrap is its own: what it surrounds
