@@ -22,7 +22,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo quick test attack campaign siege faults phoenix check format docs api bench peers load lock clean
+.PHONY: help setup demo quick test attack campaign siege faults phoenix check format docs site api bench peers load lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  %-8s %s\n' "$$name" "$$text"; done
@@ -65,18 +65,22 @@ phoenix: $(DEV) .venv-phoenix/stamp ## Send spans to Arize Phoenix and read them
 	@WINDLASS_PHOENIX=$(CURDIR)/.venv-phoenix/bin/phoenix $(BIN)/python -m pytest -q -n 0 \
 		tests/capabilities/test_phoenix.py $(ARGS)
 
-check: $(DEV) ## Check format, lint, types and import contracts
+check: $(DEV) ## Check format, lint, types and import contracts, and build the site strictly
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy --no-error-summary $(TYPED)
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python docs/build_site.py
 
 format: $(DEV) ## Format the code and fix what ruff can fix
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
 
 docs: $(DEV) ## Generate the reference pages and the table of behaviours
 	@$(BIN)/python docs/generate.py
+
+site: $(DEV) ## Build the documentation as a site in build/site; ARGS=--serve serves it on this machine
+	@$(BIN)/python docs/build_site.py $(ARGS)
 
 api: $(DEV) ## Rewrite tests/api.txt, the list of what is public
 	@$(BIN)/python tests/test_api.py

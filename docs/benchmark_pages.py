@@ -226,6 +226,26 @@ A new agent opens a session of 100 steps and answers one more message, ms.
 {load_section()}"""
 
 
+def front_table() -> str:
+    """The table of the front page: what most readers want to know of each framework."""
+    rows = []
+    for name, found in contenders().items():
+        stored = next(iter(found.get("store", {}).values()), None)
+        shown = [
+            number(found["step"]["100"]["cpu"]),
+            number(found["concurrent"]["seconds"]["cpu"]) if "concurrent" in found else "–",
+            number(found["imports"]["ms"]),
+            number(stored["bytes"]["400"] / 1000) if stored else "–",
+        ]
+        label = {OURS: f"**{OURS}**", LIMIT: "a loop written by hand"}.get(name, name)
+        rows.append([label, *([f"**{cell}**" for cell in shown] if name == OURS else shown)])
+    head = ["", "CPU of a step, µs", "CPU of 1,000 turns at once, s", "import, ms", "400 steps in its store, KB"]
+    return f"""{table(head, rows)}
+Turns of 100 steps; turns of 10 steps at once; the store that each ships, in its default mode (–: none, or not async).
+Measured on {results("peers")["about"]["date"]}.
+"""
+
+
 def targets_table() -> str:
     rows = [
         [what, f"≥ {goal:g} ×", times(reached), "reached" if reached >= goal else "**missed**"]

@@ -698,7 +698,15 @@ def agent_file_schema() -> str:
     return json.dumps(json_schema(), ensure_ascii=False, indent=2) + "\n"
 
 
+def filled(page: str, mark: str, make: Callable[[], str]) -> str:
+    """A page written by hand, with one generated part between `<!-- mark: … -->` and `<!-- end -->`."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    begin = text.index("\n", text.index(f"<!-- {mark}: ")) + 1
+    return f"{text[:begin]}\n{make()}\n{text[text.index('<!-- end -->', begin) :]}"
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "README.md": partial(filled, "README.md", "measured", benchmark_pages.front_table),
     "reference/events.md": events_page,
     "reference/decisions.md": decisions_page,
     "reference/errors.md": errors_page,

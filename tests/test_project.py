@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
+from .servers.vendor import Vendor
+
 PROJECT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted(PROJECT.glob("examples/*.py"))
 PAGES = sorted([*PROJECT.glob("README.md"), *PROJECT.glob("docs/**/*.md")])
@@ -158,11 +160,23 @@ def page_module(monkeypatch, tmp_path) -> ModuleType:
     return module
 
 
+@pytest.fixture
+def openai(monkeypatch) -> Iterator[Vendor]:
+    """What newcomers read first names a real model. Here a server on this machine answers in the vendor's place."""
+    with Vendor(("refund", {"order": "A7", "amount": 80}), "You get 80 back.").serving() as vendor:
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        monkeypatch.setenv("OPENAI_BASE_URL", vendor.url)
+        yield vendor
+        assert vendor.asked
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(PROJECT)))
 def test_the_code_on_the_page_runs(page, page_module, request):
     blocks = python_blocks_of(page.read_text(encoding="utf-8"))
     if any('"local:smollm2"' in block.code for block in blocks):
         request.getfixturevalue("weights")
+    if page.name == "README.md" and any('"openai:gpt-5"' in block.code for block in blocks):
+        request.getfixturevalue("openai")
     run_blocks(blocks, page_module, str(page))
 
 
