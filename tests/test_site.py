@@ -128,7 +128,7 @@ def test_the_navigation_has_every_page_exactly_once(builder, tmp_path, sections,
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
     class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *given: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:
             pass
 
     handler = functools.partial(Quiet, directory=str(site))
