@@ -73,10 +73,12 @@ class Passes:
     """The passes that run in this process over the sessions of one store: of all agents, threads and event loops.
 
     `watched` are the event loops on which their inboxes are looked at, `tasks` the tasks that do so now. `unreleased`
-    are the epochs of passes that are over although the store could not be told.
+    are the epochs of passes that are over although the store could not be told. `answers` counts what the store has
+    answered to turns, which shows that it works.
     """
 
     def __init__(self) -> None:
+        self.answers = 0
         self.unreleased: dict[str, int] = {}
         self.watched: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
         self.tasks: set[asyncio.Task[None]] = set()

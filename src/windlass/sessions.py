@@ -1011,7 +1011,7 @@ async def release(store: Store, session: str, epoch: int) -> None:
     passes = store.passes
     passes.unreleased[session] = epoch
     try:
-        await within(store.release(session, epoch), STORE_PATIENCE)
+        await within(store.release(session, epoch), STORE_PATIENCE, passes)
         _note_released(passes, session, epoch)
     except (StoreError, TimeoutError) as error:
         release_later(store, session, epoch, str(error) or "the store does not answer")
@@ -1028,7 +1028,7 @@ async def release_all(store: Store) -> None:
     """Tell the store of passes that are over, if it could not be told when they ended."""
     for session, epoch in list(store.passes.unreleased.items()):
         try:
-            await within(store.release(session, epoch), STORE_PATIENCE)
+            await within(store.release(session, epoch), STORE_PATIENCE, store.passes)
         except (StoreError, TimeoutError):
             return
         _note_released(store.passes, session, epoch)

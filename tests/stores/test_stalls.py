@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,8 +18,10 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy, proxied
 
 from windlass import Agent, Completed, Failed, tool
+from windlass._kernel import shields
 from windlass.errors import StoreError
 from windlass.records import MessageAdded, Record, SessionOpened, SlotSet, ToolCalled, ToolReturned
+from windlass.stores import sqlite_file
 from windlass.stores.postgres import PostgresStore
 from windlass.stores.sqlite import SQLiteStore
 from windlass.testing import FunctionModel, calls, says
@@ -475,4 +478,36 @@ async def test_a_read_waits_for_a_write_that_had_begun_and_was_left(file):
     assert not reading.done()
     store.go.set()
     assert list(await reading) == [OPENED]
+    await store.close()
+
+
+class Busy(SQLiteStore):
+    """Each write takes two milliseconds."""
+
+    def _append(self, *given: Any) -> bool:
+        time.sleep(0.002)
+        return super()._append(*given)
+
+
+async def test_hundreds_of_turns_that_are_cancelled_at_once_all_end_although_their_writes_wait_for_one_another(
+    file, monkeypatch
+):
+    monkeypatch.setattr(shields, "STORE_PATIENCE", 0.25)
+    monkeypatch.setattr(sqlite_file, "TOGETHER", 10)
+    store, thinking, turns = Busy(file), asyncio.Semaphore(0), 300
+
+    async def think(request: Any) -> Any:
+        thinking.release()
+        await asyncio.sleep(LONG)
+
+    agent = Agent(FunctionModel(think), store=store)
+    running = [asyncio.ensure_future(agent.run("go", session=f"s{number}")) for number in range(turns)]
+    for _ in running:
+        await thinking.acquire()
+    for turn in running:
+        turn.cancel()
+    ends = await asyncio.gather(*running, return_exceptions=True)
+    assert {type(end) for end in ends} == {asyncio.CancelledError}
+    assert {found.status for found in await store.find()} == {"open"}
+    assert not store.passes.unreleased
     await store.close()

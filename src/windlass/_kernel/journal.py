@@ -394,10 +394,13 @@ class Journal:
 
     async def ask_store(self, asking: Coroutine[Any, Any, T]) -> T:
         """Wait for the store; only briefly if this turn or one above it was cancelled."""
+        passes = self.program.store.passes
         if not self.hurries:
-            return await asking
+            answer = await asking
+            passes.answers += 1
+            return answer
         try:
-            return await within(asking, shields.STORE_PATIENCE)
+            return await within(asking, shields.STORE_PATIENCE, passes)
         except TimeoutError:
             self._unwritable = StoreError(
                 f"the store did not answer for {shields.STORE_PATIENCE:g} s after the turn of session "

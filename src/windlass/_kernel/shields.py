@@ -7,10 +7,16 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from windlass.ownership import Passes
+
 T = TypeVar("T")
 
 STORE_PATIENCE = 1.0
-"""How many seconds a store has for a read or a write of a turn that was cancelled."""
+"""For how many seconds a turn that was cancelled waits for a store that answers nobody."""
+
+_LOOKS = 4
+"""How often the wait looks whether the store has answered anybody. Each look lets the event loop, which may be busy
+with thousands of other turns, bring answers in."""
 
 
 async def shielded(work: Coroutine[Any, Any, T], patience: float | None = None) -> T:
@@ -35,15 +41,20 @@ async def shielded(work: Coroutine[Any, Any, T], patience: float | None = None) 
     return task.result()
 
 
-async def within(work: Coroutine[Any, Any, T], seconds: float) -> T:
-    """Await work for some seconds, then leave it and raise `TimeoutError`.
+async def within(work: Coroutine[Any, Any, T], seconds: float, passes: Passes) -> T:
+    """Await work of a store. Leave it and raise `TimeoutError` if for some seconds the store has answered neither
+    this nor anybody else: a store that is busy with the turns of others is waited for.
 
-    It is cancelled twice: a store finishes a write that has begun after one cancel, and abandons it
+    The work is cancelled twice: a store finishes a write that has begun after one cancel, and abandons it
     after the second.
     """
     task = asyncio.ensure_future(work)
+    looks = _LOOKS
     try:
-        await asyncio.wait([task], timeout=seconds)
+        while looks and not task.done():
+            before = passes.answers
+            await asyncio.wait([task], timeout=seconds / _LOOKS)
+            looks = looks - 1 if passes.answers == before else _LOOKS
     finally:
         if not task.done():
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -51,4 +62,6 @@ async def within(work: Coroutine[Any, Any, T], seconds: float) -> T:
             task.cancel()
     if not task.done():
         raise TimeoutError
-    return task.result()
+    value = task.result()
+    passes.answers += 1
+    return value

@@ -42,6 +42,10 @@ SLOW = 2
 """After this many slow commits in a row the writer thread takes over; a single slow one may be a checkpoint."""
 
 
+TOGETHER = 256
+"""At most this many writes are committed together: thousands would keep the first of them waiting for the last."""
+
+
 class Format(NamedTuple):
     """What a store makes of a file. The functions get a connection and the path, for errors.
 
@@ -73,7 +77,7 @@ def use_file(store: object, path: Path, synchronous: str, timeout: float, form: 
 
 
 class SQLiteFile:
-    """One writer thread, which commits all waiting writes together, and two threads that read.
+    """One writer thread, which commits waiting writes together, and two threads that read.
 
     Where the disk is quick and no other write waits, the caller commits by itself (`write_here`). `known` is for what
     the stores remember of their last writes; it is emptied when a transaction fails. Only transactions may use it.
@@ -265,7 +269,12 @@ class SQLiteFile:
         self._unsettled -= unsettled
 
     def _handle(self, jobs: list[_Job]) -> None:
-        """On the writer thread: commit all waiting jobs together. After an error, reopen the file."""
+        """On the writer thread: commit the waiting jobs, many of them together."""
+        for start in range(0, len(jobs), TOGETHER):
+            self._handle_together(jobs[start : start + TOGETHER])
+
+    def _handle_together(self, jobs: list[_Job]) -> None:
+        """Commit some jobs. After an error, reopen the file."""
         try:
             db = self._db = self._db or self._connect()
         except Exception as error:
