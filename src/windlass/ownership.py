@@ -52,6 +52,13 @@ class Work(Value, frozen=True):
     epoch: int = 0
 
 
+class Lost(Value, frozen=True):
+    """A session whose process has died, and the name of that process, as in `Ownership.owner`."""
+
+    session: str
+    owner: str
+
+
 QUEUED = "turn/"
 """How the kind of an inbox entry begins that is a queued message: it opens a turn of its own, which a worker runs.
 
@@ -72,12 +79,13 @@ def queued_kinds(agent: str) -> list[str]:
 class Passes:
     """The passes that run in this process over the sessions of one store: of all agents, threads and event loops.
 
-    `watched` are the event loops on which their inboxes are looked at, `tasks` the tasks that do so now. `unreleased`
-    are the epochs of passes that are over although the store could not be told. `answers` counts what the store has
-    answered to turns, which shows that it works.
+    `owner` is the name of this process in the rows of the store. `watched` are the event loops on which the inboxes are
+    looked at, `tasks` the tasks that do so now. `unreleased` are the epochs of passes that are over although the store
+    could not be told. `answers` counts what the store has answered to turns, which shows that it works.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str = "") -> None:
+        self.owner = owner
         self.answers = 0
         self.unreleased: dict[str, int] = {}
         self.watched: WeakSet[asyncio.AbstractEventLoop] = WeakSet()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 from .deltas import AnyDelta
 from .logs import Batch, Log, SessionInfo, Verified
 from .messages import Message, ModelReply, ModelRequest
-from .ownership import Claim, Ownership, Passes, Work
+from .ownership import Claim, Lost, Ownership, Passes, Work
 from .records import Asked, Record
 
 T = TypeVar("T")
@@ -273,6 +273,13 @@ class WorkStore(Store, Protocol):
         """Let an engine drive a session, unless another one than `former` does; returns the engine that does then.
 
         Raises `SessionBusy` if a turn runs in the session, and another engine or none has begun it.
+        """
+        ...
+
+    async def take_lost(self, engine: str, limit: int) -> Sequence[Lost]:
+        """Up to `limit` sessions that an engine drives and whose process has died. They have no owner afterwards.
+
+        So each loss is returned to one caller, which tells the engine.
         """
         ...
 

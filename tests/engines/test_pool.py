@@ -6,15 +6,17 @@ import asyncio
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.servers.postgres import PostgresServer
 
 from windlass import Agent, Approve, Completed
 from windlass.engines.pool import Queue, Worker
 from windlass.errors import ConfigError, SessionBusy
-from windlass.records import InboxTaken, Suspended, ToolReturned, TurnStarted
+from windlass.records import InboxTaken, Resumed, Suspended, ToolReturned, TurnStarted
 from windlass.testing import FunctionModel, says
 
 from .office import Town
@@ -97,6 +99,27 @@ async def test_no_more_turns_run_than_the_worker_may_run(clerk: Agent[Any, Any],
     town.let()
     await working
     assert len(town.effects) == 9
+
+
+async def test_a_turn_that_runs_is_not_taken_when_the_server_starts_again(
+    postgres: PostgresServer, database: str, tmp_path: Path
+):
+    with closing(Town(tmp_path, database)) as town:
+        agent = town.agent()
+        town.hold()
+        town.start("--poll", "0.02")
+        await Queue(agent).submit("send 1", session="s", key="k")
+        await town.until(lambda: town.effects)
+        town.start("--poll", "0.02")
+        postgres.kill()
+        postgres.start()
+        await asyncio.sleep(1.5)
+        town.let()
+        result = await Queue(agent).result("s", "k", timeout=30)
+        assert result.text == "done: send 1"
+        assert not any(isinstance(record, Resumed) for record in await agent.store.read("s"))
+        assert town.effects == ["send 1"]
+        await agent.aclose()
 
 
 async def test_workers_take_only_the_work_of_their_agent(town: Town, clerk: Agent[Any, Any]):

@@ -234,6 +234,22 @@ async def test_a_dead_workers_session_goes_on_elsewhere_and_no_unsafe_effect_is_
     assert took < 30  # a benchmark says how long it takes: `make faults`
 
 
+async def test_a_dead_worker_is_noticed_long_before_its_heartbeat_is_due(runner: Any, depot: Depot):
+    depot.hold()
+    patient: Any = TemporalRunner(runner.agent, runner.client, task_queue=depot.queue, heartbeat=8.0)
+    first = depot.start_worker("--heartbeat", "8")
+    await patient.send("pay 1", session="s", key="k")
+    await depot.until(lambda: depot.effects)
+    second = depot.start_worker("--heartbeat", "8")
+    await depot.until(lambda: (depot.folder / "log").read_text().count("worker ") >= 2)
+    first.kill()
+    first.wait()
+    depot.let()
+    assert (await patient.result("s", "k", timeout=40)).text == "done: pay 1"
+    assert depot.workers == [first.pid, second.pid]
+    assert f":{first.pid}@" in (depot.folder / "log").read_text()
+
+
 async def test_a_stopped_worker_is_taken_over_and_fenced_when_it_goes_on(runner: Any, depot: Depot):
     depot.hold()
     first = depot.start_worker()

@@ -70,7 +70,7 @@ class Campaign:
         self.address = ""
         self.workers: dict[int, subprocess.Popen[bytes]] = {}
         self.events: list[tuple[float, str, int]] = []
-        self.losses: list[tuple[float, int]] = []
+        self.losses: list[tuple[float, int, str]] = []
 
     # ------------------------------------------------------------ processes
 
@@ -116,7 +116,7 @@ class Campaign:
         process = self.workers[worker]
         process.kill()
         process.wait()
-        self.losses.append((time.monotonic(), process.pid))
+        self.losses.append((time.monotonic(), process.pid, "killed"))
         await asyncio.sleep(self.plan.heartbeat + 1)
         self.start_worker(worker)
 
@@ -132,7 +132,7 @@ class Campaign:
 
     async def _cut(self, worker: int) -> None:
         await asyncio.to_thread(self._set_line, worker, "down")
-        self.losses.append((time.monotonic(), self.workers[worker].pid))
+        self.losses.append((time.monotonic(), self.workers[worker].pid, "cut off"))
         await asyncio.sleep(2 * self.plan.heartbeat)
         await asyncio.to_thread(self._set_line, worker, "up")
 
@@ -142,7 +142,7 @@ class Campaign:
     async def _stop(self, worker: int) -> None:
         self.workers[worker].send_signal(signal.SIGSTOP)
         if self.plan.engine == "temporal":  # workers of one store keep their sessions while they are stopped
-            self.losses.append((time.monotonic(), self.workers[worker].pid))
+            self.losses.append((time.monotonic(), self.workers[worker].pid, "stopped"))
         await asyncio.sleep(2 * self.plan.heartbeat)
         self.workers[worker].send_signal(signal.SIGCONT)
 
@@ -251,22 +251,19 @@ class Campaign:
         by_session: dict[str, list[Ack]] = defaultdict(list)
         for ack in self._acks():
             by_session[ack.session].append(ack)
-        took: list[float] = []
-        for at, pid in self.losses:
+        took: dict[str, list[float]] = defaultdict(list)
+        for at, pid, how in self.losses:
             for acks in by_session.values():
                 before = [ack for ack in acks if ack.at < at]
                 after = [ack for ack in acks if ack.at > at]
                 if before and before[-1].pid == pid and after and after[0].pid != pid:
-                    took.append(after[0].at - at)
-        took.sort()
-        if not took:
-            return {"takeovers": 0}
-        return {
-            "takeovers": len(took),
-            "takeover seconds p50": round(took[len(took) // 2], 2),
-            "takeover seconds p95": round(took[int(len(took) * 0.95)], 2),
-            "takeover seconds max": round(took[-1], 2),
-        }
+                    took[how].append(after[0].at - at)
+        figures: dict[str, Any] = {"takeovers": sum(map(len, took.values()))}
+        for how, seconds in [*took.items(), ("lost", [one for found in took.values() for one in found])]:
+            seconds.sort()
+            for name, part in (("p50", 0.5), ("p95", 0.95), ("most", 1.0)) if seconds else ():
+                figures[f"{how}: seconds, {name}"] = round(seconds[min(int(len(seconds) * part), len(seconds) - 1)], 2)
+        return figures
 
 
 def main() -> None:

@@ -44,9 +44,14 @@ class TemporalServer:
         return f"{self.host}:{self.port}"
 
     def command(self) -> list[str]:
-        """On another host than this one, which only a namespace of our own has, its parts find each other on all."""
+        """On another host than this one, which only a namespace of our own has, its parts find each other on all.
+
+        Like the PostgreSQL server of the tests, it leaves it to the system when data goes to the disk: a killed server
+        loses nothing, and the disk of the machine does not matter.
+        """
         bind = self.host if self.host == "127.0.0.1" else "0.0.0.0"
         data = ["--db-filename", str(self.folder / "temporal.db"), "--log-level", "error"]
+        data += ["--sqlite-pragma", "synchronous=OFF"]
         return [str(binary()), "server", "start-dev", "--headless", "--ip", bind, "--port", str(self.port), *data]
 
     def start(self, *prefix: str) -> None:

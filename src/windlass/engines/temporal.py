@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -24,7 +25,7 @@ from windlass.errors import (
 )
 from windlass.ids import check_id, check_new_id
 from windlass.messages import AnyMessage
-from windlass.ownership import queued_kind
+from windlass.ownership import Lost, queued_kind
 from windlass.records import Asked, Suspended
 from windlass.results import Result
 from windlass.stores.batches import column_text
@@ -59,6 +60,12 @@ HEARTBEAT = 2.0
 
 _SLOW = 10
 """For so many heartbeats a worker goes on with a session that Temporal has taken from it, unless the store stops it."""
+
+_AT_ONCE = 0.05
+"""After how many seconds another worker may go on with a session."""
+
+_LOST = 200
+"""How many sessions of dead workers are reported at a time."""
 
 _PATIENCE = 30.0
 """How long, in seconds, `connect` waits for a server that starts."""
@@ -214,6 +221,7 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
             start_signal="poke",
             start_signal_args=[at],
             priority=Priority(priority_key=5 - priority // 2),
+            task_timeout=timedelta(seconds=max(2 * self.heartbeat, 3.0)),
         )
 
     def _now(self) -> float:
@@ -233,15 +241,45 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
             workflows=[SessionWorkflow],
             activities=[self._drive, self._expire],
             workflow_runner=UnsandboxedWorkflowRunner(),  # the workflow is ours: a sandbox would only cost time
+            identity=self._store.passes.owner,
             max_concurrent_activities=concurrency,
             graceful_shutdown_timeout=timedelta(seconds=patience),
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
             max_heartbeat_throttle_interval=timedelta(seconds=self.heartbeat * 0.7),
             default_heartbeat_throttle_interval=timedelta(seconds=self.heartbeat * 0.7),
         )
-        async with made:
-            yield made
+        looking = asyncio.create_task(self._look_for_lost())
+        try:
+            async with made:
+                yield made
+        finally:
+            looking.cancel()
         await self.agent._background.drain(patience)  # pyright: ignore[reportPrivateUsage]
+
+    async def _look_for_lost(self) -> None:
+        """Look for sessions of workers that have died, and tell Temporal, which would wait for their heartbeat."""
+        while True:
+            await asyncio.sleep(self.heartbeat / 4 * random.uniform(0.5, 1.0))
+            try:
+                lost = await self._store.take_lost(self.engine, _LOST)
+                reports = await asyncio.gather(*[self._report_lost(one) for one in lost], return_exceptions=True)
+                failed = [one for one in reports if one is not None]
+            except StoreError as error:
+                failed = [error]
+            if failed:  # without a report, the heartbeat tells
+                log.info("sessions of lost workers are not reported: %s", failed[0])
+
+    async def _report_lost(self, lost: Lost) -> None:
+        """Let the activity of a dead worker fail now, if it is still its own."""
+        handle: WorkflowHandle[Any, Any] = self.client.get_workflow_handle(self._workflow(lost.session))
+        described = await handle.describe()
+        for pending in described.raw_description.pending_activities:
+            if pending.activity_type.name == DRIVE and pending.last_worker_identity == lost.owner:
+                log.info("session %r: its worker %s has died", lost.session, lost.owner)
+                driving = self.client.get_async_activity_handle(
+                    workflow_id=handle.id, run_id=described.run_id, activity_id=pending.activity_id
+                )
+                await driving.fail(_interrupted())
 
     @activity.defn(name=DRIVE)
     async def _drive(self, given: Drive) -> Stop:
@@ -261,9 +299,10 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
             beating.cancel()
 
     async def _beat(self) -> None:
+        """The start of the activity counts as a first heartbeat: a session of few steps needs none."""
         while True:
-            activity.heartbeat()
             await asyncio.sleep(self.heartbeat / 4)
+            activity.heartbeat()
 
     async def _end_of(self, working: asyncio.Task[Stop], session: str) -> Stop:
         """What the work comes to.
@@ -346,9 +385,13 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
             await self.agent.cancel(session, "the deadline of the session has passed")
 
 
-def _again(session: str, why: str, after: float = 0.05) -> ApplicationError:
+def _again(session: str, why: str, after: float = _AT_ONCE) -> ApplicationError:
     """The error with which the activity asks to be called again: its worker stops, or the store was lost."""
     log.info("session %r: to be taken up again: %s", session, why)
+    return _interrupted(after)
+
+
+def _interrupted(after: float = _AT_ONCE) -> ApplicationError:
     return ApplicationError("interrupted", type="Interrupted", next_retry_delay=timedelta(seconds=after))
 
 

@@ -57,13 +57,13 @@ class Owner(Generic[LockT]):
     """This process, as the owner of sessions in one store. All stores of one address share it."""
 
     def __init__(self, lock: LockT) -> None:
-        self.passes = Passes()
         self.lock = lock
         self._start_anew()
 
     def _start_anew(self) -> None:
         self.number = secrets.randbits(62)
         self.name = f"{self.number:016x}:{os.getpid()}@{socket.gethostname()}"
+        self.passes = Passes(self.name)
 
     def take(self) -> None:
         """Hold the lock that tells others that this process runs."""
@@ -87,7 +87,6 @@ class Owner(Generic[LockT]):
 
     def forget(self) -> None:
         self.lock.forget()
-        self.passes = Passes()
         self._start_anew()
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from windlass.errors import ConfigError, SessionBusy, SessionConflict, StoreError
 from windlass.ids import check_id
 from windlass.logs import Batch, Log, SessionInfo, Verified
-from windlass.ownership import Claim, Ownership, Passes, Work
+from windlass.ownership import Claim, Lost, Ownership, Passes, Work
 from windlass.records import Asked, Record, encode
 
 from .batches import Change, change_of, decode_batches, lines_of, pack
@@ -57,7 +57,7 @@ from .sharing import Lease, call_after_fork
 from .tables import store_problems
 from .tallies import begin_row, count_row, tally_checksum
 from .values import value_problems
-from .work import Candidate, Dialect, find_work
+from .work import Candidate, Dialect, find_lost, find_work
 
 if TYPE_CHECKING:
     from typing import LiteralString
@@ -271,6 +271,11 @@ class PostgresStore:
     def _is_alive(self, db: Connection, name: str) -> bool:
         return name != "" and self._owner.get().is_alive(name, lambda number: is_held_by_server(db, number))
 
+    def _may_be_alive(self, db: Connection, name: str) -> bool:
+        """`_is_alive` for workers, who take sessions unasked. A server that has just started has lost the locks of
+        processes that run: they take them again."""
+        return self._is_alive(db, name) or _has_just_started(db)
+
     def _check_claim(
         self, db: Connection, row: _Row, session: str, claim: Claim | None, again: bool = False
     ) -> tuple[str, int]:
@@ -303,7 +308,7 @@ class PostgresStore:
     ) -> Sequence[Work]:
         def look(db: Connection) -> list[Candidate]:
             most = limit + len(except_for) + len(self.passes.all())
-            return find_work(executes(db), _DIALECT, partial(self._is_alive, db), agent, due, most)
+            return find_work(executes(db), _DIALECT, partial(self._may_be_alive, db), agent, due, most)
 
         server = self._server.get()
         found = [one for one in await server.look(look) if self._is_free(one, except_for)][:limit]
@@ -329,6 +334,31 @@ class PostgresStore:
                 claim = Claim(session, epoch + 1, begins=True)
                 self._append_nothing(db, _Appending(session, (), records, claim), again=False)
                 taken.append(Work(session, epoch + 1))
+        return taken
+
+    async def take_lost(self, engine: str, limit: int) -> Sequence[Lost]:
+        def look(db: Connection) -> list[Lost]:
+            return find_lost(executes(db), partial(self._may_be_alive, db), engine, limit)
+
+        server = self._server.get()
+        found = [one for one in await server.look(look) if one.owner != self.passes.owner]
+        return await server.write(lambda db: self._take_lost(db, found), repeatable=False) if found else ()
+
+    def _take_lost(self, db: Connection, found: Sequence[Lost]) -> list[Lost]:
+        """Release sessions of dead processes, unless another process has locked or taken them."""
+        taken: list[Lost] = []
+        query: LiteralString = (
+            "SELECT number, id, owner, epoch, engine, claim FROM sessions WHERE id = ANY(%s) ORDER BY id "
+            "FOR UPDATE SKIP LOCKED"
+        )
+        for number, session, owner, epoch, engine, claim in db.execute(query, ([one.session for one in found],)):
+            if (lost := Lost(session, owner)) not in found:
+                continue
+            with suppress(StoreError):  # a row that was changed: who works on the session hears of it
+                check_claimed(self.chain, session, owner, epoch, engine, claim)
+                released = claim_checksum(self.chain, session, "", epoch, engine)
+                db.execute("UPDATE sessions SET owner = '', claim = %s WHERE number = %s", (released, number))
+                taken.append(lost)
         return taken
 
     async def assign(self, session: str, engine: str, *, former: str = "") -> str:
@@ -582,6 +612,8 @@ class PostgresStore:
 _LOCKED = "FOR UPDATE"
 _UNIQUE_VIOLATION = "23505"
 _DIALECT = Dialect("split_part({0}, '//', 1)", "NOT taken")
+_RETURN = 5.0
+"""Within so many seconds after a start of the server, the processes that run have taken their locks again."""
 _MAX = 2**62
 """More records than a log can have."""
 
@@ -611,6 +643,13 @@ def _locked(db: Connection, session: str) -> _Row | None:
     query = "SELECT number, status, records, head, owner, epoch, engine, claim FROM sessions WHERE id = %s FOR UPDATE"
     row = db.execute(query, (session,)).fetchone()
     return None if row is None else _Row(*row)
+
+
+def _has_just_started(db: Connection) -> bool:
+    """Whether processes that held a lock may not have taken it again since the server started."""
+    query = "SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time()) < %s"
+    row = db.execute(query, (_RETURN,)).fetchone()
+    return row is not None and bool(row[0])
 
 
 def _existing(db: Connection, session: str, expected: int) -> _Row:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 from windlass.errors import SessionBusy, SessionConflict, StoreError
 from windlass.ids import check_id
 from windlass.logs import Batch, Log, SessionInfo, Verified
-from windlass.ownership import Claim, Ownership, Passes, Work
+from windlass.ownership import Claim, Lost, Ownership, Passes, Work
 from windlass.records import Asked, Record, encode
 
 from .batches import Change, change_of, decode_batches, lines_of, pack
@@ -58,7 +58,7 @@ from .sqlite_values import SQLiteValues
 from .tables import TOMBSTONE, missing_numbers, store_problems
 from .tallies import begin_row, count_row
 from .values import value_problems
-from .work import Candidate, Dialect, find_work
+from .work import Candidate, Dialect, find_lost, find_work
 
 T = TypeVar("T")
 
@@ -338,6 +338,26 @@ class SQLiteStore:
                 self._check_claim(db, session, claim, again=False)
                 self._begin_pass(db, session, _end_of_log(db, heads, session, records), claim)
                 taken.append(Work(session, epoch + 1))
+        return taken
+
+    async def take_lost(self, engine: str, limit: int) -> Sequence[Lost]:
+        def look(db: sqlite3.Connection) -> list[Lost]:
+            return find_lost(executes(db), self._is_alive, engine, limit)
+
+        found = [one for one in await self._file.get().snapshot(look) if one.owner != self.passes.owner]
+        return await self._write(lambda db: self._take_lost(db, found)) if found else ()
+
+    def _take_lost(self, db: sqlite3.Connection, found: Sequence[Lost]) -> list[Lost]:
+        """Release sessions of dead processes, unless another process has taken them."""
+        taken: list[Lost] = []
+        for lost in found:
+            query = "SELECT number, owner, epoch, engine, claim FROM sessions WHERE id = ? AND owner = ?"
+            for number, owner, epoch, engine, claim in db.execute(query, (lost.session, lost.owner)).fetchall():
+                with suppress(StoreError):  # a row that was changed: who works on the session hears of it
+                    check_claimed(self.chain, lost.session, owner, epoch, engine, claim)
+                    released = claim_checksum(self.chain, lost.session, "", epoch, engine)
+                    db.execute("UPDATE sessions SET owner = '', claim = ? WHERE number = ?", (released, number))
+                    taken.append(lost)
         return taken
 
     async def assign(self, session: str, engine: str, *, former: str = "") -> str:

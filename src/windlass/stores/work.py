@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from windlass.ownership import queued_kinds
+from windlass.ownership import Lost, queued_kinds
 
 from .batches import column_text
 from .shared import Execute
@@ -47,6 +47,16 @@ def find_work(
         for candidate in look(limit - len(found)) if len(found) < limit else ():
             found.setdefault(candidate.session, candidate)
     return list(found.values())
+
+
+def find_lost(execute: Execute, is_alive: Callable[[str], bool], engine: str, limit: int) -> list[Lost]:
+    """The sessions that an engine drives and that a process which has died worked on."""
+    query = "SELECT DISTINCT owner FROM sessions WHERE owner != '' AND engine = ?"
+    dead = [owner for (owner,) in execute(query, engine) if not is_alive(owner)]
+    if not dead:
+        return []
+    query = f"SELECT id, owner FROM sessions WHERE owner IN ({_places(dead)}) AND engine = ? ORDER BY number LIMIT ?"
+    return [Lost(session, owner) for session, owner in execute(query, *dead, engine, limit)]
 
 
 class _Search:
