@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
+
+from msgspec import Struct
 
 from .errors import ConfigError
 
 T = TypeVar("T")
 
 
-class Domain(NamedTuple):
+class Domain(Struct, frozen=True):
     """The legal values of an option: described in words, and as a test of a value."""
 
     text: str

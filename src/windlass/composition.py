@@ -11,7 +11,7 @@ from ._hooks.hooks import BANDS, Band
 from ._hooks.registrar import Part, Registered, refuse_compactor_clash, refuse_slot_clash
 from ._kernel.child_program import tools_below
 from ._kernel.program import BOUNDS, Program
-from ._options import check_options, optional
+from ._options import Domain, check_options, optional
 from .assembly import CAPABILITY
 from .errors import ConfigError
 from .protocols import Capability, Model, Store
@@ -229,7 +229,7 @@ class Composition:
                     )
 
 
-_NAME = CAPABILITY._replace(text="the name of a capability", holds=lambda given: isinstance(given, str) and given != "")
+_NAME = Domain("the name of a capability", lambda given: isinstance(given, str) and given != "")
 
 _WORDS = {"before": "must come before", "after": "must come after", "conflicts": "conflicts with"}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
 from msgspec import Struct
@@ -523,7 +522,6 @@ def microseconds(seconds: float) -> float:
     return (seconds * 1e6 + 2.0**52 - 2.0**52) / 1e6
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Fold:
     """The fold of a log so far, changed in place by each record; `state` is the value it stands for.
 
@@ -535,32 +533,59 @@ class Fold:
     that only a newer version knows. `messages` shares its storage with all earlier transcripts.
     """
 
-    session: str
-    messages: Messages = field(default_factory=lambda: _NO_MESSAGES)
-    steps: int = 0
-    turns: int = 0
-    before: Usage = _NOTHING
-    slots: Mapping[str, Any] = field(default_factory=dict)
-    turn: TurnFold | None = None
-    open: StepFold | None = None
-    opened: r.SessionOpened | None = None
-    ended: bool = False
-    inbox: tuple[str, ...] = ()
-    pipeline: str = ""
-    compactions: tuple[Shown, ...] = ()
-    background: tuple[BackgroundChild, ...] = ()
-    pending: list[r.Record] = field(default_factory=list)
+    __slots__ = (
+        "_items", "_shown", "_state", "at", "background", "before", "compactions", "ended", "going", "inbox", "last",
+        "messages", "open", "opened", "pending", "pipeline", "session", "slots", "steps", "stored", "turn", "turn_view",
+        "turns", "unknown", "written",
+    )  # fmt: skip
+    __match_args__ = (
+        "session", "messages", "steps", "turns", "before", "slots", "turn", "open", "opened", "ended", "inbox",
+        "pipeline", "compactions", "background", "pending",
+    )  # fmt: skip
 
-    stored: int = field(default=0, init=False)
-    at: float = field(default=-1.0, init=False)
-    written: list[r.Record] = field(default_factory=list, init=False)
-    going: bool = field(default=False, init=False)
-    last: StepFold | None = field(default=None, init=False)
-    turn_view: Any = field(default=None, init=False)
-    unknown: str = field(default="", init=False)
-    _items: list[Message] = field(default_factory=list, init=False)
-    _shown: list[Message] = field(init=False)
-    _state: State | None = field(default=None, init=False)
+    def __init__(
+        self,
+        session: str,
+        messages: Messages = _NO_MESSAGES,
+        steps: int = 0,
+        turns: int = 0,
+        before: Usage = _NOTHING,
+        slots: Mapping[str, Any] = _NO_SLOTS,
+        turn: TurnFold | None = None,
+        open: StepFold | None = None,
+        opened: r.SessionOpened | None = None,
+        ended: bool = False,
+        inbox: tuple[str, ...] = (),
+        pipeline: str = "",
+        compactions: tuple[Shown, ...] = (),
+        background: tuple[BackgroundChild, ...] = (),
+        pending: list[r.Record] | None = None,
+    ) -> None:
+        self.session = session
+        self.messages = messages
+        self.steps = steps
+        self.turns = turns
+        self.before = before
+        self.slots = slots
+        self.turn = turn
+        self.open = open
+        self.opened = opened
+        self.ended = ended
+        self.inbox = inbox
+        self.pipeline = pipeline
+        self.compactions = compactions
+        self.background = background
+        self.pending: list[r.Record] = [] if pending is None else pending
+        self.stored = 0
+        self.at = -1.0
+        self.written: list[r.Record] = []
+        self.going = False
+        self.last: StepFold | None = None
+        self.turn_view: Any = None
+        self.unknown = ""
+        self._items: list[Message] = []
+        self._shown: list[Message] = []
+        self._state: State | None = None
 
     @classmethod
     def of(cls, state: State) -> Fold:

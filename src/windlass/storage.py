@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import inf
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct, to_builtins
 from msgspec.json import Encoder
@@ -48,7 +48,7 @@ class Masks(Protocol):
     def plain(self, value: Any, *, foreign: bool = False) -> Any: ...
 
 
-class Place(NamedTuple):
+class Place(Struct, frozen=True):
     """The store in which values are kept, the clock by which they expire, the mask for secrets, and what cleans the
     answers of people."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
+
+from msgspec import Struct
 
 from .checking import message_without_calls
 from .errors import ConfigError, HookError
@@ -92,7 +94,7 @@ class ContextWindow(Value, frozen=True, gc=True):
     origins: Mapping[str, int] = {}
 
 
-class Asker(NamedTuple):
+class Asker(Struct, frozen=True):
     """Who asks a model with `turn.ask`: at which event or effect, about what, and under what name.
 
     `chain` lists the hooks and names on whose behalf it is asked, the asker last. `recorded` is false for something

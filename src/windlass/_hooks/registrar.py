@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import (
     Any,
     Literal,
-    NamedTuple,
     Self,
     TypeAlias,
     TypedDict,
@@ -16,6 +15,8 @@ from typing import (
     get_args,
     overload,
 )
+
+from msgspec import Struct
 
 from windlass._options import (
     APPROVER,
@@ -211,14 +212,14 @@ class GateOptions(_Timed, total=False):
     retracted."""
 
 
-class Check(NamedTuple):
+class Check(Struct, frozen=True):
     """A function that looks at the assembled agent and returns what is wrong, or None; and whose it is."""
 
     fn: Callable[[Any], str | None]
     capability: str | None = None
 
 
-class Constraints(NamedTuple):
+class Constraints(Struct, frozen=True):
     """What a capability says about others, by name or class, and about the store."""
 
     before: tuple[str | type, ...]
@@ -228,7 +229,7 @@ class Constraints(NamedTuple):
     durable: bool
 
 
-class GivenModel(NamedTuple):
+class GivenModel(Struct, frozen=True):
     """A model that an agent has: the text that it was opened from, if any, and the capability that brought it."""
 
     model: Model
@@ -674,7 +675,7 @@ class Hooks(Registrar):
         It is asked once, when the agent is compiled, and what it returns is raised as a `ConfigError`. For a sub-agent
         it sees the store of the agent above.
         """
-        check_each("check", FACTORY._replace(text="a function, not async"), [fn])
+        check_each("check", Domain("a function, not async", FACTORY.holds), [fn])
         self._open("check", str(getattr(fn, "__name__", fn)))
         self._registered.checks.append(Check(fn, self._origin))
         return fn

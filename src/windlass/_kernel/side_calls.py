@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from windlass._hooks.compiled import CompiledHooks, Point
 from windlass._hooks.dispatch import Passage, Site
@@ -396,7 +397,7 @@ class Unrecorded:
 
     async def ask(self, asker: Asker, model: Any, messages: Any, options: dict[str, Any]) -> Any:
         """A guard that looks at what is prepared may ask, too."""
-        return await self._site.ask(asker._replace(recorded=False), model, messages, options)
+        return await self._site.ask(replace(asker, recorded=False), model, messages, options)
 
     def record(self, record: Record) -> None:
         """Forget it."""
