@@ -386,6 +386,7 @@ RUNS: dict[str, list[list[str]]] = {
         [BAD_FILE],
         ["--port", EVIL, "--open"],
         ["--agent", "broken"],
+        ["--scope", EVIL],
     ],
     "worker": [
         ["evil", "--until-idle", "--concurrency", "1", "--poll", "0.01", "--drain", "1"],

@@ -31,6 +31,7 @@ VIEWS = [
     ("#/diff/mail-old/mail-new", ".diff .cols"),
     ("#/diff/hostile/desk-8841", ".diff .cols"),
     ("#/diff/mail-old", ".choice"),
+    ("#/whatif", ".switch"),
 ]
 
 

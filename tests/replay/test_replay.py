@@ -524,3 +524,56 @@ async def test_with_rules_alone_the_verdicts_of_other_gates_stand(tmp_path: Path
     store = await recorded(limit(10))
     (found,) = await replay(agent_of_policy(policy), store, replacing=["permissions"])
     assert found.status == "same"
+
+
+# ---------------------------------------------------------------- hooks off and on
+
+
+async def test_a_hook_is_switched_off_and_a_shadow_gate_counts():
+    def guard(agent: Agent) -> None:
+        @agent.gate(ToolCalling, tool="pay", name="limit")
+        def limit(event: Any) -> Any:
+            return Deny("too much") if event.call.arguments["amount"] > 20 else None
+
+        @agent.gate(ToolCalling, tool="look", mode="shadow", name="curious")
+        def curious(event: Any) -> Any:
+            return Deny("none of your business")
+
+    store = MemoryStore()
+    await an_agent(store, guard, model=ScriptedModel(*SCRIPT)).run("go", session="s")
+    agent = an_agent(MemoryStore(), guard)
+    assert (await Replay(agent, store).session("s")).status == "same"
+    off = await Replay(agent, store, without=["limit"]).session("s")
+    assert [one.line for one in off.differences] == ["ToolCalling of pay: deny: too much is now allow"]
+    assert off.differences[0].was_by == ("limit",)
+    on = await Replay(agent, store, counting=["curious"]).session("s")
+    assert [one.now for one in on.differences] == ["deny: none of your business"]
+    assert on.differences[0].step == 1
+
+
+@pytest.mark.parametrize("option", ["without", "counting"])
+async def test_only_hooks_that_a_replay_asks_can_be_switched(option: str):
+    def observes(agent: Agent) -> None:
+        @agent.rewrite(ModelCalling, name="brief")
+        def brief(event: Any) -> None: ...
+
+        @agent.gate(ToolCalling, name="loud")
+        def loud(event: Any) -> None: ...
+
+    wrong = {"without": "brief", "counting": "loud"}[option]
+    with pytest.raises(
+        ConfigError, match=rf"Replay\({option}=…\): '{wrong}' is not a hook that can be switched; known"
+    ):
+        Replay(an_agent(MemoryStore(), observes), MemoryStore(), **{option: [wrong]})
+
+
+async def test_a_recorded_gate_is_taken_out_without_another_one():
+    def guard(agent: Agent) -> None:
+        @agent.gate(ToolCalling, tool="pay", name="limit")
+        def limit(event: Any) -> Any:
+            return Deny("too much") if event.call.arguments["amount"] > 20 else None
+
+    store = MemoryStore()
+    await an_agent(store, guard, model=ScriptedModel(*SCRIPT)).run("go", session="s")
+    found = await Replay(Agent(Forbidden()), store, replacing=["limit"]).session("s")
+    assert [one.line for one in found.differences] == ["ToolCalling of pay: deny: too much is now allow"]

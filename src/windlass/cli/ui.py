@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from windlass.errors import WindlassError
 from windlass.protocols import Store
 
 from .asking import login
-from .loading import agent_option
+from .loading import ScopeFactory, agent_option, make_scope, scope_option
 from .output import echo
 from .stores import known_address, require_file, serve_until_stopped
 
@@ -26,9 +27,19 @@ if TYPE_CHECKING:
 @click.argument("store", required=False)
 @click.option("--port", type=click.IntRange(0, 65535), default=8500, show_default=True, help="0 takes a free port.")
 @click.option("--control", is_flag=True, help="Also answer questions, in your login name.")
-@agent_option("The agent of the sessions: show the effects of its tools, and check answers. Its store is the default.")
+@agent_option(
+    "The agent of the sessions: the effects of its tools, checked answers, what-if. Its store is the default."
+)
+@scope_option
 @click.option("--open", "browser", is_flag=True, help="Open the page in a browser.")
-def ui(store: str | None, port: int, control: bool, agent: Agent[Any, Any] | None, browser: bool) -> None:
+def ui(
+    store: str | None,
+    port: int,
+    control: bool,
+    agent: Agent[Any, Any] | None,
+    scope: ScopeFactory | None,
+    browser: bool,
+) -> None:
     """Show what sessions did, and why, on a local page.
 
     STORE is an SQLite file, the address of a store (sqlite:///FILE, postgresql://…), or a file written by `windlass
@@ -51,7 +62,8 @@ def ui(store: str | None, port: int, control: bool, agent: Agent[Any, Any] | Non
         try:
             require_file(source.store)
             await source.store.find(limit=1)
-            inspector = Inspector(source, token=token, control=control, person=login() or "", agent=agent)
+            scopes = None if scope is None else partial(make_scope, scope)
+            inspector = Inspector(source, token=token, control=control, person=login() or "", agent=agent, scope=scopes)
         except (WindlassError, click.ClickException):
             await source.store.close()
             raise

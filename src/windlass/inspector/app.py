@@ -14,12 +14,13 @@ from starlette.types import Receive, Scope, Send
 
 from windlass import Agent
 from windlass.errors import ConfigError
+from windlass.replay.runs import ScopeFactory
 from windlass.server.access import LOOPBACK, Access
 from windlass.server.app import SHORTEST_TOKEN
 from windlass.server.errors import Problem, problem_response
 from windlass.server.streams import Streams
 
-from . import contexts, diffs, live, questions, sessions
+from . import contexts, diffs, live, questions, sessions, whatif
 from .files import static_routes
 from .requests import Endpoints
 from .sources import Source
@@ -30,6 +31,7 @@ READING: Endpoints = (
     *contexts.ENDPOINTS,
     *questions.READING,
     *diffs.ENDPOINTS,
+    *whatif.ENDPOINTS,
 )
 WRITING: Endpoints = questions.WRITING
 
@@ -43,7 +45,9 @@ class Inspector:
     - `control`: also answer questions. Without it nothing can be changed: the routes that write do not exist.
     - `person`: in whose name questions are answered.
     - `agent`: the agent that wrote the sessions, for what the log does not have: the effects of its tools. It masks its
-      secrets in answers and checks edited arguments.
+      secrets in answers and checks edited arguments. What-if asks its hooks.
+    - `scope`: a function that takes the id of a session and returns the scope of its turns, or an awaitable of it, for
+      the hooks that what-if asks.
 
     The page itself needs no token: it holds no data. It gets the token from the part of its address after `#`, which
     browsers do not send.
@@ -58,6 +62,7 @@ class Inspector:
         control: bool = False,
         person: str = "",
         agent: Agent[Any, Any] | None = None,
+        scope: ScopeFactory | None = None,
     ) -> None:
         if len(token) < SHORTEST_TOKEN or not token.isascii():
             raise ConfigError(f"the token must have at least {SHORTEST_TOKEN} ASCII characters")
@@ -65,6 +70,8 @@ class Inspector:
         self.control = control
         self.person = person or "somebody"
         self.agent = agent
+        self.scope = scope
+        self.replaying = False
         self.effects = {} if agent is None else {one["name"]: one["effect"] for one in agent.explain().data["tools"]}
         self.streams = Streams()
         static = static_routes()

@@ -50,7 +50,7 @@ class Call:
 
 
 class Endpoint(Struct, frozen=True):
-    """One route. `query` and `body` are types; a route with a body is for writing, and exists only with `--control`."""
+    """One route. `query` and `body` are types; with a body it is a POST."""
 
     path: str
     handler: Callable[[Call], Awaitable[Any]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 
 from msgspec.structs import replace
@@ -29,17 +29,29 @@ _NOT_MEASURED = ("observe", "transform")
 class Plan:
     """An agent as it is replayed. `program` has only what is asked again, a store of its own and a clock that the log
     sets; `only`, if given, are the names of recorded gates whose place its gates take: all others keep what they said.
+    Hooks named in `without` are left out; shadow gates named in `counting` count.
     """
 
     def __init__(
-        self, program: Program, only: frozenset[str] | None = None, clock: RecordedClock | None = None
+        self,
+        program: Program,
+        only: frozenset[str] | None = None,
+        clock: RecordedClock | None = None,
+        *,
+        without: frozenset[str] = frozenset(),
+        counting: frozenset[str] = frozenset(),
     ) -> None:
         self.only = only
         self.clock = clock or RecordedClock()
+        self._without, self._counting = without, counting
         asked = [
-            hook for hook in program.hooks.all if is_asked_again(hook) and (only is None or hook.event in CHANGED_CALLS)
+            hook
+            for hook in program.hooks.all
+            if is_asked_again(hook, counting)
+            and hook.name not in without
+            and (only is None or hook.event in CHANGED_CALLS)
         ]
-        copies = [hook.copied(above=hook.above) for hook in asked]
+        copies = [_counted(hook) for hook in asked]
         hooks = CompiledHooks(copies, (), program.hooks.slots.values())
         for hook, copy in zip(asked, copies, strict=True):
             copy.name = hook.name  # the log knows it by this name, whatever hooks of that name were left out
@@ -58,7 +70,7 @@ class Plan:
         self.stopping = Point(SubagentStopping, program.stopping) if program.stopping else None
         self.points = {event.__name__: point for event in EVENTS if (point := hooks.at(event)) is not None}
         self.writers = frozenset([(hook.name, hook.event.__name__) for hook in hooks.all])
-        self.not_asked = tuple([hook for hook in program.hooks.all if not is_asked_again(hook)])
+        self.not_asked = tuple([hook for hook in program.hooks.all if not is_asked_again(hook, counting)])
         self.unknown = ""
         self._below: dict[str, Plan] = {}
 
@@ -75,12 +87,15 @@ class Plan:
             if known is None:
                 child = unknown_child(self.program)
                 inherited = frozenset([hook.name for hook in child.hooks.all])
-                plan = Plan(child, inherited if self.only is None else self.only, self.clock)
+                plan = self._like(child, inherited if self.only is None else self.only)
                 plan.unknown = agent
             else:
-                plan = Plan(program_of(self.program, known), self.only, self.clock)
+                plan = self._like(program_of(self.program, known), self.only)
             self._below[agent] = plan
         return plan
+
+    def _like(self, program: Program, only: frozenset[str] | None) -> Plan:
+        return Plan(program, only, self.clock, without=self._without, counting=self._counting)
 
     def not_evaluated(self, recorded: Iterable[Description]) -> tuple[str, ...]:
         """What a replay of a log that these agents have written leaves out."""
@@ -103,9 +118,16 @@ class Plan:
         ]
 
 
-def is_asked_again(hook: Hook) -> bool:
+def _counted(hook: Hook) -> Hook:
+    """A copy of a hook. Its answers count, also those of a shadow gate."""
+    copy = hook.copied(above=hook.above)
+    copy.shadow = False
+    return copy
+
+
+def is_asked_again(hook: Hook, counting: Collection[str] = ()) -> bool:
     """Whether a replay runs this hook: gates that count, and rewrites of tool calls. Errors cannot be raised again."""
-    if hook.shadow or hook.event is Erring:
+    if (hook.shadow and hook.name not in counting) or hook.event is Erring:
         return False
     if hook.kind == "rewrite":
         return hook.event in CHANGED_CALLS

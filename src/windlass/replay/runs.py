@@ -7,6 +7,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from windlass._kernel.program import Program
 from windlass._kernel.scopes import check_scope
 from windlass.agent import Agent
 from windlass.context.replay import Description, described, pipelines
@@ -17,7 +18,7 @@ from windlass.storage import Place, placed
 from windlass.stores import MemoryStore, open_store
 
 from .findings import SessionReplay
-from .plans import Plan, gates_of
+from .plans import Plan, gates_of, is_asked_again
 from .walk import Walk
 
 ScopeFactory: TypeAlias = Callable[[str], Any | Awaitable[Any]]
@@ -34,7 +35,8 @@ class Replay:
 
     `scope` is a function that takes the id of a session and returns the scope of its turns, or an awaitable of it. With
     `replacing`, the agent's gates on tool calls take the place of the recorded gates of these names, and all other
-    recorded verdicts stand: that is how a policy is tried alone.
+    recorded verdicts stand: that is how a policy is tried alone. Hooks of the agent that `without` names are switched
+    off; shadow gates that `counting` names count.
     """
 
     def __init__(
@@ -44,12 +46,17 @@ class Replay:
         *,
         scope: ScopeFactory | None = None,
         replacing: Iterable[str] | None = None,
+        without: Iterable[str] = (),
+        counting: Iterable[str] = (),
     ) -> None:
         program = agent._compile()  # pyright: ignore[reportPrivateUsage]
+        off, on = frozenset(without), frozenset(counting)
+        _check_names(program, off, on)
         self.store = store
         self._program = program
         self._scope = scope
-        self._plan = Plan(program, None if replacing is None else frozenset(replacing))
+        only = None if replacing is None else frozenset(replacing)
+        self._plan = Plan(program, only, without=off, counting=on)
         self._place = Place(MemoryStore(), self._plan.clock, program.mask, program.conceals)
         self._known: dict[str, Description] = {}
         self._plans: dict[str, Plan] = {}
@@ -160,6 +167,16 @@ class Replay:
         if key not in self._not_evaluated:
             self._not_evaluated[key] = plan.not_evaluated([known[digest] for digest in digests])
         return self._not_evaluated[key]
+
+
+def _check_names(program: Program, off: frozenset[str], on: frozenset[str]) -> None:
+    """Raise if a hook to switch is not one that a replay asks."""
+    known = {hook.name: hook for hook in program.hooks.all if is_asked_again(hook, (hook.name,))}
+    shadows = {name for name, hook in known.items() if hook.shadow}
+    for option, wrong, right in (("without", off - set(known), set(known)), ("counting", on - shadows, shadows)):
+        if wrong:
+            names = ", ".join(sorted(right)) or "none"
+            raise ConfigError(f"Replay({option}=…): {min(wrong)!r} is not a hook that can be switched; known: {names}")
 
 
 async def replay(

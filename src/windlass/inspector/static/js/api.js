@@ -30,6 +30,28 @@ export const get = async (path, signal) => (await ask(path, { signal })).json();
 export const post = async (path, body) => (await ask(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) })).json();
 export const at = (...parts) => `/api/sessions/${parts.map((part) => encodeURIComponent(part)).join("/")}`;
 
+// The events in a response, until it ends.
+async function* events(reader) {
+  const decoder = new TextDecoder();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const blocks = (rest + decoder.decode(value, { stream: true })).split("\n\n");
+    rest = blocks.pop();
+    for (const block of blocks) {
+      const field = (name) => block.split("\n").find((line) => line.startsWith(`${name}: `))?.slice(name.length + 2);
+      const data = field("data");
+      if (data) yield { type: field("event"), id: field("id"), data: JSON.parse(data) };
+    }
+  }
+}
+// Work that the server does while it says how far it is. To abort the signal ends it.
+export async function flow(path, body, onEvent, signal) {
+  const response = await ask(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal });
+  for await (const { type, data } of events(response.body.getReader())) onEvent(type, data);
+}
+
 // A stream of events that continues after the last one it got, also after the connection was lost.
 export class Tail {
   constructor(path, onEvent, last = "") {
@@ -54,22 +76,10 @@ export class Tail {
     }
   }
   async read(reader) {
-    const decoder = new TextDecoder();
-    let rest = "";
-    for (;;) {
-      const { done, value } = await reader.read();
-      if (done) return;
-      const blocks = (rest + decoder.decode(value, { stream: true })).split("\n\n");
-      rest = blocks.pop();
-      for (const block of blocks) this.take(block);
+    for await (const { type, id, data } of events(reader)) {
+      this.last = id ?? this.last;
+      this.onEvent(type, data);
     }
-  }
-  take(block) {
-    const field = (name) => block.split("\n").find((line) => line.startsWith(`${name}: `))?.slice(name.length + 2);
-    const data = field("data");
-    if (!data) return;
-    this.last = field("id") ?? this.last;
-    this.onEvent(field("event"), JSON.parse(data));
   }
 }
 

@@ -4,11 +4,13 @@ import * as approvals from "./views/approvals.js";
 import * as diff from "./views/diff.js";
 import * as sessions from "./views/sessions.js";
 import * as turn from "./views/turn.js";
+import * as whatif from "./views/whatif.js";
 
 const VIEWS = [
   { id: "sessions", name: "Sessions", view: sessions },
   { id: "turn", name: "Turn", view: turn },
   { id: "approvals", name: "Approvals", view: approvals },
+  { id: "whatif", name: "What-if", view: whatif },
 ];
 // Views that other views lead to: they have an address, but no tab.
 const OTHERS = [
@@ -16,7 +18,7 @@ const OTHERS = [
 ];
 const KEYS = [
   [`1 to ${VIEWS.length}`, "go to a view"], ["/", "search"], ["j  k", "next, previous row"], ["Enter", "open, or show the details"], ["[  ]", "previous, next step"],
-  ["x", "next exception: denied, asked, changed, failed"], ["d  r  w", "details: decisions, request, raw record"], ["a  e  n", "approvals: approve, edit, say no"], ["m", "approvals: make this a rule"], ["c", "sessions: mark one, compare it with another one"], ["End  Home", "last, first row"],
+  ["x", "next exception: denied, asked, changed, failed"], ["d  r  w", "details: decisions, request, raw record"], ["a  e  n", "approvals: approve, edit, say no"], ["m", "approvals: make this a rule"], ["c", "sessions: mark one, compare it with another one"], ["g", "what-if: replay"], ["End  Home", "last, first row"],
   ["t", "colours: auto, light, dark"], ["?", "this map"], ["Esc", "close the details, leave a field"],
 ];
 const root = document.getElementById("view"), tabs = document.getElementById("tabs"), help = document.getElementById("help");
@@ -86,7 +88,7 @@ help.append(h("h2", { id: "help-title" }, "Keyboard"),
 document.getElementById("keys").addEventListener("click", () => help.showModal());
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
-  if (event.target.closest?.("input, textarea, select")) { if (event.key === "Escape") event.target.blur(); return; }
+  if (event.target.closest?.("input:not([type=checkbox], [type=radio]), textarea, select")) { if (event.key === "Escape") event.target.blur(); return; }
   const view = VIEWS[Number(event.key) - 1];
   if (view) { location.hash = view.id === "turn" && latest ? latest : `#/${view.id}`; return; }
   if (event.key === "?") { help.showModal(); return; }

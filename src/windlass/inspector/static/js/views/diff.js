@@ -55,7 +55,7 @@ function side(one) {
 export function track(cells, most = 72) {
   const shown = cells.slice(0, most), first = cells.findIndex((cell) => !cell.same);
   const label = cells.length ? `${plural(first < 0 ? cells.length : first, "verdict")} the same${first < 0 ? "" : `, then ${plural(cells.length - first, "other verdict")}`}` : "no verdicts";
-  return h("div.track", { role: "img", "aria-label": label }, shown.map((cell, n) => h("i", { class: cell.same ? "eq" : n === first ? `d-${tone(cell.v)}` : `na d-${tone(cell.v)}`, title: cell.v })), cells.length > most ? h("span.dim", {}, `+${cells.length - most}`) : null, cells.length ? null : h("span.dim", {}, "no verdicts"));
+  return h("div.track", { role: "img", "aria-label": label }, shown.map((cell, n) => h("i", { class: cell.same ? "eq" : n === first || cell.na === false ? `d-${tone(cell.v)}` : "na", title: cell.v })), cells.length > most ? h("span.dim", {}, `+${cells.length - most}`) : null, cells.length ? null : h("span.dim", {}, "no verdicts"));
 }
 function common() {
   const all = data.common, shown = whole ? all : all.slice(-NEAR), left = data.equal - shown.length;
