@@ -22,7 +22,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo quick test attack campaign siege faults phoenix check format docs site api bench peers load lock clean
+.PHONY: help setup demo quick test attack campaign siege faults phoenix check format docs site shots api bench peers load lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  %-8s %s\n' "$$name" "$$text"; done
@@ -81,6 +81,9 @@ docs: $(DEV) ## Generate the reference pages and the table of behaviours
 
 site: $(DEV) ## Build the documentation as a site in build/site; ARGS=--serve serves it on this machine
 	@$(BIN)/python docs/build_site.py $(ARGS)
+
+shots: $(DEV) ## Take the pictures of the inspector in docs/images; needs chromium
+	@WINDLASS_SHOTS=1 $(BIN)/python -m pytest -q -n 0 tests/inspector/test_shots.py -k picture_has $(ARGS)
 
 api: $(DEV) ## Rewrite tests/api.txt, the list of what is public
 	@$(BIN)/python tests/test_api.py

@@ -226,6 +226,22 @@ A new agent opens a session of 100 steps and answers one more message, ms.
 {load_section()}"""
 
 
+def short_table() -> str:
+    """The same in four lines: Windlass, and the best and the worst of the others."""
+    stored = {name: next(iter(found["store"].values())) for name, found in contenders().items() if found.get("store")}
+    measured = {
+        "CPU of a step, µs": figures("step", "100", "cpu"),
+        "CPU of 1,000 turns at once, s": figures("concurrent", "seconds", "cpu"),
+        "import, ms": figures("imports", "ms"),
+        "400 steps on disk, KB": {name: found["bytes"]["400"] / 1000 for name, found in stored.items()},
+    }
+    rows = []
+    for what, found in measured.items():
+        others = [value for name, value in found.items() if name not in (OURS, LIMIT)]
+        rows.append([what, f"**{number(found[OURS])}**", f"{number(min(others))} to {number(max(others))}"])
+    return table(["measured", OURS, "eight others"], rows)
+
+
 def front_table() -> str:
     """The table of the front page: what most readers want to know of each framework."""
     rows = []

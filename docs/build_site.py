@@ -32,6 +32,7 @@ FENCED = re.compile(r"(^ *(?:```+|~~~+).*?^ *(?:```+|~~~+) *$)", re.M | re.S)
 PICTURE = re.compile(
     r'<picture>\s*<source media="[^"]*dark[^"]*" srcset="([^"]+)">\s*<img ([^>]*)src="([^"]+)">\s*</picture>'
 )
+SWITCHED = r'<img class="only-light" loading="lazy" \2src="\3"><img class="only-dark" loading="lazy" \2src="\1">'
 CODE = re.compile(r"`[^`]*`")
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".json": "json"}
 
@@ -104,7 +105,9 @@ class Source:
     def _prose(self, text: str, path: Path, name: str) -> str:
         """Text outside of code: links lead to where things are on the site, and pictures follow its colours."""
         text = LINK.sub(lambda link: self._link(link, path, name), text)
-        text = PICTURE.sub(r'<img class="only-light" \2src="\3"><img class="only-dark" \2src="\1">', text)
+        text = PICTURE.sub(
+            r'<img class="only-light" loading="lazy" \2src="\3"><img class="only-dark" loading="lazy" \2src="\1">', text
+        )
         # Pages of the repository escape a pipe in the code of a table; the site needs no escape.
         return re.sub(
             r"^\|.*$", lambda row: CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0]), text, flags=re.M

@@ -698,15 +698,17 @@ def agent_file_schema() -> str:
     return json.dumps(json_schema(), ensure_ascii=False, indent=2) + "\n"
 
 
-def filled(page: str, mark: str, make: Callable[[], str]) -> str:
-    """A page written by hand, with one generated part between `<!-- mark: … -->` and `<!-- end -->`."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    begin = text.index("\n", text.index(f"<!-- {mark}: ")) + 1
-    return f"{text[:begin]}\n{make()}\n{text[text.index('<!-- end -->', begin) :]}"
+def front_page() -> str:
+    """docs/README.md: written by hand, but for the parts between `<!-- generated: name -->` and `<!-- end -->`."""
+    text = (DOCS / "README.md").read_text(encoding="utf-8")
+    for part, make in (("short", benchmark_pages.short_table), ("measured", benchmark_pages.front_table)):
+        begin = text.index("\n", text.index(f"<!-- generated: {part} -->")) + 1
+        text = f"{text[:begin]}\n{make()}\n{text[text.index('<!-- end -->', begin) :]}"
+    return text
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "README.md": partial(filled, "README.md", "measured", benchmark_pages.front_table),
+    "README.md": front_page,
     "reference/events.md": events_page,
     "reference/decisions.md": decisions_page,
     "reference/errors.md": errors_page,

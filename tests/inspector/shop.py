@@ -135,15 +135,16 @@ def desk(store: Any, *script: Any, name: str = "desk", **options: Any) -> Agent[
     return agent
 
 
-async def record(store: Any) -> None:
-    """Record all sessions in a store. The last ones end a few minutes ago."""
+async def record(store: Any, *, rare: bool = True) -> None:
+    """Record all sessions in a store, or only those that are fit to be shown. The last ones end a few minutes ago."""
     CLOCK.start, CLOCK._passed = time.time() - 6400, 0.0
     await _small(store)
     await _long(store)
     await _delegation(store)
     await _failures(store)
-    await _kinds(store)
-    await _hostile(store)
+    if rare:
+        await _kinds(store)
+        await _hostile(store)
     await _twins(store)
     await _refund(store)
     await waiting(store)
