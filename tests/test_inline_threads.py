@@ -16,7 +16,8 @@ import pytest
 
 import windlass
 from windlass import Agent, ModelCall, ModelReplied, ToolCalling, ToolReturned, tool
-from windlass._threads import InlineThreads, SystemThreads, run_alone, threads, use_threads
+from windlass._system_threads import SystemThreads
+from windlass._threads import InlineThreads, run_alone, threads, use_threads
 from windlass.records import HookFailed
 from windlass.stores import SQLiteStore
 from windlass.testing import FunctionModel, ScriptedModel, calls, check_store, says, without_times
@@ -275,6 +276,7 @@ def test_plain_tools_run_in_a_forked_process():
 STARTS = re.compile(r"threading\.Thread\(|ThreadPoolExecutor|to_thread\(|run_in_executor|start_new_thread")
 OWN = {
     "_threads.py": "the port",
+    "_system_threads.py": "the machine's threads, behind the port",
     "capabilities/memos.py": "reads and writes files beside the event loop",
     "capabilities/permissions.py": "parses a long shell command beside the event loop",
     "capabilities/retrieve.py": "calls a search that is a plain function beside the event loop",

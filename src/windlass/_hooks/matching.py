@@ -9,7 +9,6 @@ from fnmatch import translate
 from typing import Any, NamedTuple, TypeAlias, Union
 
 import msgspec
-from msgspec import Struct
 
 from windlass.errors import ConfigError, RegistrationError
 from windlass.messages import ToolCall
@@ -241,7 +240,7 @@ def _is_within(path: str, folder: str) -> bool:
 # ---------------------------------------------------------------- rules that can match nothing
 
 
-class Mismatch(Struct, frozen=True):
+class Mismatch(NamedTuple):
     """Why a matcher matches no call. If `tool_exists`, the tool lacks the parameter."""
 
     why: str

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from msgspec.structs import replace
-
 from windlass._hooks.hooks import Hook
 from windlass._hooks.matching import Mismatch, Parameters, mismatches
 from windlass.errors import RegistrationError
@@ -61,7 +59,7 @@ def _problems(program: Program) -> Iterator[tuple[Hook, list[Mismatch], bool]]:
         reaches_below = hook.inherit or hook.kind == "observe"  # observers hear of sub-agents
         problems, matches_nothing = mismatches(hook.tool, everywhere if reaches_below else own)
         if problems and not reaches_below and not mismatches(hook.tool, everywhere)[0]:
-            problems = [replace(problem, why=f"{problem.why}. {_INHERIT}") for problem in problems]
+            problems = [problem._replace(why=f"{problem.why}. {_INHERIT}") for problem in problems]
         if problems:
             yield hook, problems, matches_nothing
 
