@@ -1,0 +1,194 @@
+"""One run of middlewares at one point: the state that they see, and what their updates change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage, message_to_dict
+from langgraph.errors import GraphBubbleUp
+from langgraph.runtime import ExecutionInfo, Runtime
+from langgraph.types import Command
+from msgspec.structs import replace
+
+from windlass.errors import HookError
+from windlass.messages import Message
+from windlass.slots import Slot
+from windlass.turns import Turn
+
+from .checking import jumps_of, method_of
+from .fields import Fields
+from .own_model import in_thread, working
+from .transcripts import Entry, Transcript, View, added
+
+SESSIONS = 256
+"""The maximum number of sessions whose converted messages are kept."""
+
+RESTARTS = 100
+"""How often `before_model` may jump to "model" in one step."""
+
+
+class Memory:
+    """What the middlewares of one agent share: their fields, the slot of the view, and converted messages."""
+
+    def __init__(self, name: str, fields: Fields, store: Any) -> None:
+        self.fields = fields
+        self.store = store
+        self.view: Slot[View] = Slot(f"{name}.view", View, input=False, output=False, merge=_newer)
+        self._converted: OrderedDict[str, list[Entry]] = OrderedDict()
+
+    def transcript(self, turn: Turn[Any]) -> Transcript:
+        """The messages of the session."""
+        known = self._converted.get(turn.session_id, ())
+        made = Transcript.of(turn.context, known)
+        self._converted[turn.session_id] = made.entries
+        self._converted.move_to_end(turn.session_id)
+        if len(self._converted) > SESSIONS:
+            self._converted.popitem(last=False)
+        return made
+
+    def runtime(self, turn: Turn[Any]) -> Runtime[Any]:
+        """What LangGraph gives to a node: the scope as context, the store, and a writer for the stream."""
+        info = ExecutionInfo("", "", turn.turn_ref, thread_id=turn.session_id, run_id=turn.turn_ref)
+        return Runtime(context=turn.scope, store=self.store, stream_writer=writer(turn), execution_info=info)
+
+    def release(self, turn: Turn[Any]) -> None:
+        """The turn is over."""
+        self.fields.release(turn.session_id)
+
+
+def _newer(old: View, new: View) -> View:
+    return new
+
+
+def writer(turn: Turn[Any]) -> Callable[[Any], None]:
+    """What writes to the stream: streams and observers get a `Progressed` fact."""
+
+    def write(chunk: Any) -> None:
+        turn.progress(0.0, None, chunk if isinstance(chunk, str) else repr(chunk))
+
+    return write
+
+
+class Run:
+    """One run of middlewares. `reply` is that of a step whose messages are not in the session yet."""
+
+    def __init__(self, memory: Memory, turn: Turn[Any], reply: Message | None = None) -> None:
+        self.memory = memory
+        self.turn = turn
+        self.view: View = turn.get(memory.view)
+        self.was = self.view
+        transcript = memory.transcript(turn)
+        self.transcript = transcript if reply is None else transcript.with_reply(reply)
+        self.messages: list[BaseMessage] = self.transcript.seen(self.view)
+        self.values = memory.fields.values(turn)
+        self.update: dict[str, Any] = {}
+        self.jump: str | None = None
+        self.by = ""
+        self.moved = False
+        self._place = f"{turn.session_id}/{turn.state.steps}"
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The state as a middleware sees it."""
+        return {"messages": list(self.messages), **self.values}
+
+    async def call(self, middleware: Any, hook: str, *, jumps: bool = False) -> None:
+        """Call a method of a middleware and apply what it returns. With `jumps` it may jump without declaring it."""
+        name = f"{middleware.name}.{hook}"
+        method, is_async = method_of(middleware, hook)
+        given = self.state, self.memory.runtime(self.turn)
+        with working(self.turn, asyncio.get_running_loop(), name):
+            try:
+                result = await (method(*given) if is_async else in_thread(method, *given))
+            except Exception as error:
+                raise failed(name, error) from error
+        self.memory.fields.forget_ephemeral(self.turn.session_id)
+        self.apply(name, result)
+        if self.jump is not None and not jumps and self.jump not in jumps_of(middleware, hook):
+            self.jump = None  # as in LangGraph, which has no such edge
+        if self.jump is not None:
+            self.by = name
+
+    def apply(self, name: str, result: Any) -> None:
+        """Apply an update: a dict, or a `Command` with one."""
+        if isinstance(result, Command):
+            result = update_of(name, result)
+        if result is None:
+            return
+        if not isinstance(result, dict):
+            raise HookError(f"{name} returned {type(result).__name__}; it may return a dict or None", hook=name)
+        rest = dict(result)
+        self.jump = rest.pop("jump_to", None)
+        if self.jump not in (None, "end", "model", "tools"):
+            raise HookError(f"{name} jumped to {self.jump!r}; it may jump to 'end', 'model' or 'tools'", hook=name)
+        if (messages := rest.pop("messages", None)) is not None:
+            try:
+                self.messages = added(self.messages, messages, self._place)
+            except (ValueError, TypeError, NotImplementedError) as error:
+                raise failed(name, error) from error
+            self.moved = True
+        rest.pop("structured_response", None)
+        self.values = self.memory.fields.merged(self.values, rest)
+        self.update.update(rest)
+
+    def keep(self, *, whole: bool = True) -> None:
+        """Set the slots that were changed."""
+        if self.update:
+            self.memory.fields.write(self.turn, self.values, self.update, whole=whole)
+        if self.moved:
+            self.view = self.transcript.changed(self.view, self.messages)
+        if self.view != self.was:
+            self.turn.set(self.memory.view, self.view)
+
+    def take_results(self, calls: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Take the results that middlewares answered for calls out of the messages."""
+        found: dict[str, dict[str, Any]] = {}
+        rest: list[BaseMessage] = []
+        for message in self.messages:
+            if isinstance(message, ToolMessage) and message.tool_call_id in calls:
+                found[message.tool_call_id] = message_to_dict(message)
+            else:
+                rest.append(message)
+        if found:
+            self.messages, self.moved = rest, True
+        return found
+
+    def last_text(self) -> str | None:
+        """The text of the last message of the model, if a middleware wrote it."""
+        known = {one.id for entry in self.transcript.entries for one in entry.shown}
+        for message in reversed(self.messages):
+            if isinstance(message, AIMessage):
+                return None if message.id in known else str(message.text)
+        return None
+
+    def begin_turn(self) -> bool:
+        """Whether the middlewares have not seen this turn yet."""
+        if self.view.turn == self.turn.turn_ref:
+            return False
+        self.view = replace(self.view, turn=self.turn.turn_ref, results={}, jump="", text=None, tools=False)
+        return True
+
+
+def update_of(name: str, command: Command[Any]) -> Any:
+    """The update of a command; what only a graph can do is refused."""
+    for field in ("goto", "resume", "graph"):
+        if getattr(command, field):
+            raise HookError(f"{name} returned Command({field}=…), which only a graph can follow", hook=name)
+    update = command.update
+    if update is None or isinstance(update, dict):
+        return update
+    if isinstance(update, list | tuple):
+        return dict(update)
+    raise HookError(f"{name} returned a Command whose update is a {type(update).__name__}, not a dict", hook=name)
+
+
+def failed(name: str, error: BaseException) -> HookError:
+    """The error of a middleware, with its name."""
+    if isinstance(error, HookError):
+        return error
+    if isinstance(error, GraphBubbleUp) or "__pregel_scratchpad" in str(error):
+        return HookError(f"{name} calls interrupt(), which only LangGraph can resume; answer Ask in a gate", hook=name)
+    return HookError(f"{name} failed: {type(error).__name__}: {error}", hook=name)

@@ -1,0 +1,347 @@
+"""The messages of a session as LangChain's, and what middlewares make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    SystemMessage,
+    ToolMessage,
+    convert_to_messages,
+    message_to_dict,
+    messages_from_dict,
+)
+from langgraph.graph.message import add_messages
+from msgspec import Struct
+from msgspec.structs import replace
+
+from windlass.compat.conversations import langchain, read_conversation
+from windlass.compat.conversations.parts import Ids
+from windlass.messages import (
+    Message,
+    ModelReply,
+    Part,
+    TextPart,
+    ToolCallPart,
+    ToolResult,
+    ToolResultPart,
+    digest,
+)
+
+
+class View(Struct):
+    """What middlewares changed in a session's messages, as it is stored in a slot. The log is never edited.
+
+    `pieces` replace the first `upto` messages of the session: a piece is a range of them, or a message of LangChain.
+    `turn`, `before` and `step` say for which turn and step it was made. `results` has what middlewares answered for
+    calls of the step, by call, `jump` is where they go on, `by` names who said so, and `text` is the last message.
+    """
+
+    pieces: list[Any] = []
+    upto: int = 0
+    turn: str = ""
+    before: int = 0
+    step: int = 0
+    results: dict[str, dict[str, Any]] = {}
+    jump: str = ""
+    by: str = ""
+    text: str | None = None
+    tools: bool = False
+
+    def of_step(self, step: int) -> bool:
+        """Whether `results` and `jump` are about this step."""
+        return self.step == step
+
+
+class _OwnIds(Ids):
+    """The ids of calls as Windlass has them: they are unique, and a result finds its call by them."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+
+    def call(self, part: ToolCallPart) -> str:
+        return part.id or part.vendor_id or ""
+
+    def result(self, part: ToolResultPart) -> str:
+        return part.call_id
+
+
+_IDS = _OwnIds()
+
+
+class Entry(NamedTuple):
+    """A message of the session, and the messages of LangChain that stand for it: one, or one for each result."""
+
+    source: Message
+    shown: list[BaseMessage]
+
+
+class Transcript:
+    """The messages of a session and what stands for each in LangChain; `m3` is the id of the fourth."""
+
+    def __init__(self, known: Sequence[Entry] = ()) -> None:
+        self.entries: list[Entry] = list(known)
+
+    @classmethod
+    def of(cls, messages: Sequence[Message], known: Sequence[Entry] = ()) -> Transcript:
+        """The messages; those that `known` has need not be converted again."""
+        made = cls()
+        for index, message in enumerate(messages):
+            if index < len(known) and known[index].source is message:
+                made.entries.append(known[index])
+            else:
+                made.entries.append(Entry(message, _shown(message, index)))
+        return made
+
+    def with_reply(self, message: Message) -> Transcript:
+        """The same with one more message."""
+        return Transcript([*self.entries, Entry(message, _shown(message, len(self.entries)))])
+
+    # ------------------------------------------------------------ what middlewares see
+
+    def seen(self, view: View) -> list[BaseMessage]:
+        """The messages that middlewares see, as copies: what they change in place has no effect."""
+        if not view.pieces:
+            return [_copy(one) for entry in self.entries for one in entry.shown]
+        found: list[BaseMessage] = []
+        for piece in [*view.pieces, [view.upto, len(self.entries)]]:
+            if isinstance(piece, dict):
+                found += messages_from_dict([piece])
+            else:
+                found += [_copy(one) for entry in self.entries[piece[0] : piece[1]] for one in entry.shown]
+        return found
+
+    def changed(self, view: View, messages: Sequence[BaseMessage]) -> View:
+        """The view that shows these messages."""
+        originals = {one.id: (index, at, one) for index, at, one in self._all()}
+        pieces: list[Any] = []
+        waiting: list[tuple[int, int, BaseMessage]] = []  # results of one message, which belong together
+        for message in messages:
+            known = originals.get(message.id)
+            if known is None or known[2] != message:
+                _flush(pieces, waiting)
+                pieces.append(message_to_dict(message))
+                continue
+            index, at, _ = known
+            if (waiting and (waiting[-1][0], waiting[-1][1] + 1) != (index, at)) or (not waiting and at):
+                _flush(pieces, waiting)
+                if at:
+                    pieces.append(message_to_dict(message))
+                    continue
+            waiting.append((index, at, message))
+            if len(waiting) == len(self.entries[index].shown):
+                waiting.clear()
+                _extend(pieces, index)
+        _flush(pieces, waiting)
+        length = len(self.entries)
+        whole = [[0, length]] if length else []
+        return replace(view, pieces=[], upto=0) if pieces == whole else replace(view, pieces=pieces, upto=length)
+
+    def _all(self) -> Iterable[tuple[int, int, BaseMessage]]:
+        for index, entry in enumerate(self.entries):
+            for at, one in enumerate(entry.shown):
+                yield index, at, one
+
+    # ------------------------------------------------------------ what the model gets
+
+    def applied(self, view: View, request: Sequence[Message]) -> tuple[list[Message], str]:
+        """The messages of a request with the view applied, and system text that middlewares put among them.
+
+        What hooks injected beside a message stays beside it. Messages that are not of the session, such as the summary
+        of a compaction, stay where they are.
+        """
+        places = {_key(entry.source): index for index, entry in enumerate(self.entries)}
+        sent: dict[int, Message] = {}
+        strange: dict[int, list[Message]] = {}
+        waiting: list[Message] = []
+        for message in request:
+            index = places.get(_key(message))
+            if index is None or index in sent:
+                waiting.append(message)
+                continue
+            sent[index] = message
+            if waiting:
+                strange[index] = waiting
+                waiting = []
+        made: list[Message] = []
+        system: list[str] = []
+        shown_at = {one.id: index for index, _, one in self._all()}
+        for piece in [*view.pieces, [view.upto, len(self.entries)]]:
+            if isinstance(piece, dict):
+                [literal] = messages_from_dict([piece])
+                if isinstance(literal, SystemMessage):
+                    system.append(str(literal.text))
+                    continue
+                index = shown_at.get(literal.id)
+                source = None if index is None else self.entries[index].source
+                made += [
+                    _attached(ours, source, sent.get(index) if index is not None else None)
+                    for ours in self.back([literal])
+                ]
+                continue
+            for index in range(*piece):
+                made += strange.pop(index, ())
+                if index in sent:
+                    made.append(sent[index])
+        for index in sorted(strange):
+            made = [*strange[index], *made]
+        return [*made, *waiting], "\n\n".join(system)
+
+    def back(self, messages: Sequence[BaseMessage]) -> list[Message]:
+        """Messages of LangChain as Windlass's: those that did not change are the very messages of the session."""
+        originals = {one.id: (index, one) for index, _, one in self._all()}
+        made: list[Message] = []
+        whole: set[int] = set()
+        for message in messages:
+            known = originals.get(message.id)
+            if known is not None and known[1] == message and len(self.entries[known[0]].shown) == 1:
+                made.append(self.entries[known[0]].source)
+            elif known is not None and _shows_all(self.entries[known[0]], messages):
+                if known[0] not in whole:
+                    whole.add(known[0])
+                    made.append(self.entries[known[0]].source)
+            else:
+                made += _ours(message, self.entries[known[0]].source if known else None)
+        return made
+
+
+def _flush(pieces: list[Any], waiting: list[tuple[int, int, BaseMessage]]) -> None:
+    """Results whose siblings are gone cannot be shown by a range."""
+    pieces += [message_to_dict(message) for _, _, message in waiting]
+    waiting.clear()
+
+
+def _extend(pieces: list[Any], index: int) -> None:
+    if pieces and isinstance(pieces[-1], list) and pieces[-1][1] == index:
+        pieces[-1][1] = index + 1
+    else:
+        pieces.append([index, index + 1])
+
+
+def _shows_all(entry: Entry, messages: Sequence[BaseMessage]) -> bool:
+    given = {message.id: message for message in messages}
+    return all(given.get(one.id) == one for one in entry.shown)
+
+
+def _key(message: Message) -> Any:
+    """What tells a message of the session also when hooks have injected something beside its parts."""
+    if not message.parts:
+        return id(message)
+    first = message.parts[0]
+    return first.call_id if isinstance(first, ToolResultPart) else id(first)
+
+
+def _attached(message: Message, source: Message | None, sent: Message | None) -> Message:
+    """A message with the parts that hooks injected beside the one that it replaces."""
+    if source is None or sent is None or sent is source:
+        return message
+    if message.role != "tool":
+        return message.replace(parts=(*message.parts, *sent.parts[len(source.parts) :]))
+    added: dict[str, tuple[Any, ...]] = {}
+    for before, after in zip(source.parts, sent.parts, strict=False):
+        if isinstance(before, ToolResultPart) and isinstance(after, ToolResultPart):
+            added[before.call_id] = after.content[len(before.content) :]
+    parts: list[Part] = [
+        part.replace(content=(*part.content, *added.get(part.call_id, ())))
+        if isinstance(part, ToolResultPart)
+        else part
+        for part in message.parts
+    ]
+    return message.replace(parts=tuple(parts))
+
+
+def _shown(message: Message, index: int) -> list[BaseMessage]:
+    wire: list[dict[str, Any]] = []
+    langchain.add(wire, message, _IDS)
+    made = messages_from_dict(wire)
+    for at, one in enumerate(made):
+        one.id = f"m{index}" if at == 0 else f"m{index}.{at}"
+    return made
+
+
+def _copy(message: BaseMessage) -> BaseMessage:
+    if (isinstance(message, AIMessage) and message.tool_calls) or not isinstance(message.content, str):
+        return deepcopy(message)
+    return message.model_copy()
+
+
+# ---------------------------------------------------------------- messages and replies back
+
+
+def _ours(message: BaseMessage, source: Message | None = None) -> list[Message]:
+    """A message that a middleware made or changed. What LangChain cannot hold, such as thinking, is kept."""
+    made: list[Message] = read_conversation("langchain", [message]).messages
+    if not isinstance(message, AIMessage):
+        return made
+    known = {} if source is None else {call.id: call for call in source.tool_calls if call.id}
+    kept = [part for part in source.parts if not _is_shown(part)] if source is not None else []
+    found: list[Message] = []
+    for one in made:
+        parts = [_with_own_id(part, known) if isinstance(part, ToolCallPart) else part for part in one.parts]
+        found.append(one.replace(parts=(*kept, *parts)))
+    return found
+
+
+def _is_shown(part: Part) -> bool:
+    return isinstance(part, TextPart | ToolCallPart | ToolResultPart) or hasattr(part, "media_type")
+
+
+def _with_own_id(part: ToolCallPart, known: dict[str, ToolCallPart]) -> ToolCallPart:
+    """A call with the ids that Windlass and the vendor gave it."""
+    id = part.vendor_id or ""
+    call = known.get(id)
+    if call is None:
+        return part.replace(id=id) if "/" in id else part
+    return part.replace(id=call.id, vendor_id=call.vendor_id)
+
+
+def reply_with_ids(reply: ModelReply, step: str) -> Message:
+    """The message of a reply with the ids that its calls will have in the log."""
+    number = 0
+    parts: list[Part] = []
+    for part in reply.message.parts:
+        if isinstance(part, ToolCallPart):
+            number += 1
+            part = part.replace(id=f"{step}/{number}")
+        parts.append(part)
+    return reply.message.replace(parts=tuple(parts))
+
+
+def reply_of_message(message: BaseMessage, source: Message | None = None) -> Message:
+    """The one message of a reply."""
+    made = _ours(message, source)
+    return made[0] if len(made) == 1 else Message("assistant", tuple(part for one in made for part in one.parts))
+
+
+def result_of(message: ToolMessage) -> ToolResult:
+    """The result that a message tells."""
+    [made] = read_conversation("langchain", [message]).messages
+    [part] = made.parts
+    assert isinstance(part, ToolResultPart)
+    data = message.artifact if isinstance(message.artifact, str | int | float | bool | list | dict) else None
+    return ToolResult.of(list(part.content) or "", data=data, status=part.status)
+
+
+def added(messages: Sequence[BaseMessage], update: Any, place: str, coerce: Callable[[Any], Any] | None = None) -> Any:
+    """The messages after an update of a middleware, by LangGraph's rules: each message has an id first.
+
+    The ids of new messages follow from where and what they are, so that a resumed turn makes the same ones.
+    """
+    given = update if isinstance(update, list | tuple) and not _is_pair(update) else [update]
+    right = convert_to_messages(given)
+    taken = {message.id for message in messages}
+    for at, message in enumerate(right):
+        if message.id is None:
+            message.id = f"x{digest(place, str(at), message.type, str(message.content))[:16]}"
+            while message.id in taken:
+                message.id += "'"
+            taken.add(message.id)
+    return add_messages(list(messages), right)  # type: ignore[arg-type]
+
+
+def _is_pair(update: Any) -> bool:
+    return isinstance(update, tuple) and len(update) == 2 and isinstance(update[0], str)
