@@ -372,9 +372,8 @@ class Passage(Struct, gc=False):
         point, event, site, costly = self.point, self.event, self.site, self.point.costly
         monotonic = site.monotonic
         is_real, since = monotonic is real_time, real_time()
-        for hook in point.asked if not point.says else self._with_says():
-            if only is not None and not only(hook):
-                continue
+        asked = point.asked if not point.says else self._with_says()
+        for hook in asked if only is None else filter(only, asked):
             if costly and hook.costly and self._refused(costly):
                 break
             fn = hook.fn

@@ -40,13 +40,14 @@ class ModelCalls:
 
     Where there are wraps, `ask` goes through them and keeps account of the attempts: only a wrap
     makes a second one or changes the request. `number` is that of the latest attempt; `paid` says
-    whether it gave the reply. `unchecked` says that `ask` gives replies as the model made them.
+    whether it gave the reply. `unchecked` says that `ask` gives replies as the model made them, `settles`
+    that `settle` has something to do, `transforming` that there are transformers.
     """
 
     __slots__ = (
         "_attempted", "_cancellation", "_journal", "_limits", "_onion", "_resumed", "_site", "_told", "attended",
         "error", "fingerprint", "halted", "judged", "limited", "meter", "number", "paid", "reply", "round", "said",
-        "step", "transforms", "unchecked", "voice", "wrapped",
+        "settles", "step", "transforming", "transforms", "unchecked", "voice", "wrapped",
     )  # fmt: skip
 
     def __init__(
@@ -68,12 +69,14 @@ class ModelCalls:
         self.voice = journal.audience.voice
         self.meter = meter
         self.transforms = site.hooks.transforms
-        self.attended = self._told or meter is not None or bool(self.transforms)
+        self.transforming = bool(self.transforms)
+        self.attended = self._told or meter is not None or self.transforming
         self.paid = True
         self.step = self.round = self.number = 1
         self.fingerprint = ""
         self.limited = limits.exist("model")
         self.wrapped = bool(site.hooks.model_wraps)
+        self.settles = self.wrapped and self.limited
         self.unchecked = not (self.wrapped or self.limited or self.attended)
         if self.wrapped:
             self.judged: ModelRequest | None = None
@@ -218,7 +221,7 @@ class ModelCalls:
         self.paid = given is self.reply or self._annotated(given)
         if not self.paid:
             self._write_attempt()
-        if self.transforms and not any(given.message == said.message for said in self.said):
+        if self.transforming and not any(given.message == said.message for said in self.said):
             return transform_reply(self.transforms.on(request), given)
         reply: ModelReply = given
         return reply
@@ -303,7 +306,7 @@ class ModelCalls:
         self._onion.accept(reply)
         if self.limited:
             self._limits.note_standing(reply.usage)
-        if self.transforms:
+        if self.transforming:
             self.said.append(reply)
         return reply
 
@@ -379,7 +382,7 @@ class ModelCalls:
         if served.reply is None:
             assert served.error is not None
             raise error_from_value(served.error)
-        if self.transforms:
+        if self.transforming:
             self.said.append(served.reply)
         return served.reply
 

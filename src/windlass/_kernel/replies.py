@@ -29,7 +29,7 @@ from windlass.messages import (
 )
 from windlass.outcomes import Stopped, StopReason
 from windlass.records import ModelReplied, ReplyPassed, ReplyRejected
-from windlass.states import Fold, StepFold
+from windlass.states import Fold, StepFold, step_id
 from windlass.turns import ChildWaits
 
 from .error_handling import FailedCall, Failures
@@ -81,7 +81,7 @@ class Replies:
     async def get(self, fold: Fold, number: int) -> None:
         """The request, judged by its hooks, then the reply of the model, rewritten by its own, into
         the log."""
-        round_, tried = 1, 0
+        round_, tried, place = 1, 0, f"{fold.session}/{number}"
         request: ModelRequest | None = None
         reply: ModelReply | None = None
         if (step := fold.open) is not None:
@@ -97,7 +97,7 @@ class Replies:
             if (point := self._calling) is not None:
                 calling = ModelCalling(request, self._site.turn)
                 if self._questions.resumed or point.is_asked_about(calling):
-                    request, reply = await self._pass_request(point, calling)
+                    request, reply = await self._pass_request(point, calling, place, round_)
         if request is not None and fold.going:
             try:
                 reply = await self._calls.ask(request, number, round_, tried)
@@ -119,18 +119,18 @@ class Replies:
         if self._voice is not None:
             self._voice.hold()
         if self._replying is not None:
-            passage = self._passage = self._passage_of(self._replying, reply, round_)
+            passage = self._passage = self._passage_of(self._replying, reply, place, round_)
             if self._replying.changing:
                 rewritten: ModelReply = (await passage.rewrite()).reply
                 reply = rewritten
             self.awaits_verdict = self._replying.judges or bool(passage.said)
-        self._record_reply(reply, number, round_, request is not None)
+        self._record_reply(reply, place, number, round_, request is not None)
 
     async def _pass_request(
-        self, point: Point, calling: ModelCalling
+        self, point: Point, calling: ModelCalling, place: str, round_: int
     ) -> tuple[ModelRequest | None, ModelReply | None]:
         """The request past its hooks."""
-        passage = Passage(point, calling, self._site, self._about("request"))
+        passage = Passage(point, calling, self._site, _about(place, "request", round_))
         if point.changing:
             calling = await passage.rewrite()
         if point.judges or passage.said or self._questions.resumed:
@@ -162,14 +162,16 @@ class Replies:
             return request, None
         return None, None
 
-    def _record_reply(self, reply: ModelReply, number: int, round_: int, asked: bool) -> None:
+    def _record_reply(
+        self, reply: ModelReply, place: str, number: int, round_: int, asked: bool
+    ) -> None:
         """The reply with our ids into the log, after the rewrites and before anything slow looks at
         it."""
         journal, calls = self._journal, self._calls
         fold = journal.fold
-        ours = _with_ids(reply, f"{fold.session}/{number}")
+        ours = _with_ids(reply, place)
         attempt, paid = (calls.number, calls.paid) if asked else (0, False)
-        if asked and calls.wrapped:
+        if asked and calls.settles:
             calls.settle()
         if self._voice is not None:
             self._voice.accept(reply, ours, number, round_, attempt)
@@ -193,21 +195,15 @@ class Replies:
             self._voice.drop("the reply does not stand")
         journal.conclude(Stopped(StopReason.UNSUPPORTED_CALL, why), "")
 
-    def _about(self, what: str) -> str:
-        """The id of the request or reply: the step's, with the round if there was more than one."""
-        fold = self._journal.fold
-        about = f"{fold.session}/{fold.steps + 1}/{what}"
-        return about if fold.open is None or fold.open.round == 1 else f"{about}.{fold.open.round}"
-
     # ------------------------------------------------------------ the reply
 
-    def _passage_of(self, point: Point, reply: ModelReply, round_: int) -> Passage:
+    def _passage_of(self, point: Point, reply: ModelReply, place: str, round_: int) -> Passage:
         """The way of a reply through its hooks.
 
         Their verdict counts when the reply is in the log.
         """
         event = ModelReplying(reply, self._site.turn, round_)
-        return Passage(point, event, self._site, self._about("reply"))
+        return Passage(point, event, self._site, _about(place, "reply", round_))
 
     async def judge(self, step: StepFold) -> bool:
         """ModelReplying: whether the reply stands.
@@ -231,7 +227,8 @@ class Replies:
         if passage is None:
             if voice is not None:
                 voice.hold_logged_reply(step.reply, step.number, step.round)
-            passage = self._passage_of(point, step.reply, step.round)
+            place = step_id(journal.fold.session, step.number)
+            passage = self._passage_of(point, step.reply, place, step.round)
         message, turn = step.reply.message, journal.fold.turn
         responded = (
             self._questions.responded_by(message.text) if turn is not None and turn.answered else ()
@@ -276,8 +273,9 @@ class Replies:
             request = assemble(journal.fold, self._program, self._injected.unlogged)
             transforms = transforms.on(request)
         said = transform_reply(transforms, as_reply(words))
-        passage = self._passage_of(point, said, round_)
-        answered = _with_ids((await passage.rewrite()).reply, f"{journal.fold.session}/{number}")
+        place = step_id(journal.fold.session, number)
+        passage = self._passage_of(point, said, place, round_)
+        answered = _with_ids((await passage.rewrite()).reply, place)
         if self._voice is not None:
             self._voice.hold()
             self._voice.accept(answered, answered, number, round_, 0)
@@ -311,6 +309,11 @@ class Replies:
         if exceeded:
             self._journal.conclude(Stopped(*min(exceeded, key=lambda found: found[0].rank)))
         return bool(exceeded)
+
+
+def _about(place: str, what: str, round_: int) -> str:
+    """The id of the request or reply of a step, with the round if there was more than one."""
+    return f"{place}/{what}" if round_ == 1 else f"{place}/{what}.{round_}"
 
 
 def _speakers(passage: Passage, kind: type) -> tuple[str, ...]:
