@@ -10,7 +10,7 @@ BASE := .venv/base.stamp
 DEV := .venv/dev.stamp
 LOCAL := .venv/local.stamp
 # `make quick` leaves out the tests that run the docs, need a server or take long.
-LONG := $(patsubst %,tests/test_%.py,api benchmarks docs forks project transfer values)
+LONG := $(patsubst %,tests/test_%.py,api benchmarks docs forks project site transfer tutorial values)
 QUICK := $(wildcard tests/behaviours tests/kernel) $(filter-out $(LONG),$(wildcard tests/test_*.py))
 TYPED := $(wildcard src tests/typing/*.py examples/*.py examples/plugin/src/*)
 PEERS := $(sort $(basename $(notdir $(wildcard requirements/peers/*.txt))))
@@ -76,8 +76,9 @@ check: $(DEV) ## Check format, lint, types and import contracts, and build the s
 format: $(DEV) ## Format the code and fix what ruff can fix
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
 
-docs: $(DEV) ## Generate the reference pages and the table of behaviours
+docs: $(DEV) ## Generate the reference pages and the table of behaviours, and run the tutorial for what it prints
 	@$(BIN)/python docs/generate.py
+	@$(BIN)/python docs/transcripts.py
 
 site: $(DEV) ## Build the documentation as a site in build/site; ARGS=--serve serves it on this machine
 	@$(BIN)/python docs/build_site.py $(ARGS)

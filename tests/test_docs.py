@@ -488,6 +488,7 @@ NO_HOOKS = {
     "capabilities/shell_parser.py: _read": "the time that a process of the parser may take",
     "capabilities/steering.py: __aenter__": "a scope without a time limit, which a message ends",
     "guides/stores.md: (top)": "the application prunes a store",
+    "start.md: refund": "a tool that is slow, so that it can be killed",
 }
 """The functions that may, since no hook goes by their time."""
 
