@@ -37,6 +37,15 @@ CODE = re.compile(r"`[^`]*`")
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".json": "json"}
 
 
+HIDDEN = {
+    "README.md": "---\nhide: [navigation, toc]\n---\n\n",
+    **dict.fromkeys(
+        ["behaviours.md", "benchmarks.md", "comparison.md", "comparison-langchain.md"], "---\nhide: [toc]\n---\n\n"
+    ),
+}
+"""What stands beside a page is left away where its tables need the room."""
+
+
 class Problem(Exception):
     """The site cannot be built."""
 
@@ -99,8 +108,7 @@ class Source:
         text = path.read_text(encoding="utf-8")
         parts = FENCED.split(text)
         parts[::2] = [self._prose(part, path, name) for part in parts[::2]]
-        head = "---\nhide: [navigation, toc]\n---\n\n" if name in ALONE else ""
-        return head + "".join(parts)
+        return HIDDEN.get(name, "") + "".join(parts)
 
     def _prose(self, text: str, path: Path, name: str) -> str:
         """Text outside of code: links lead to where things are on the site, and pictures follow its colours."""
@@ -140,9 +148,6 @@ def tokens() -> str:
 
 
 # ---------------------------------------------------------------- navigation
-
-ALONE = {"README.md"}
-"""Pages that need no navigation at their sides."""
 
 
 class Navigation:
