@@ -26,6 +26,7 @@ from windlass import decisions, errors, records, testing
 from windlass.agent_files import json_schema
 from windlass.cli import COMMANDS, LazyCommand
 from windlass.cli import main as command_line
+from windlass.cli.codes import MEANINGS
 from windlass.decisions import Decision, Resolution, Vote
 from windlass.events import EVENTS, LIVE_FACTS, Event
 from windlass.messages import (
@@ -290,9 +291,21 @@ def cli_page() -> str:
     return f"""{NOTE}
 # The command line
 
-{first_paragraph(command_line)} Run `windlass COMMAND --help` for the same text.
+{first_paragraph(command_line)} Run `windlass help COMMAND` for the same text, and `windlass COMMAND --help` for a
+screen of it.
 
 {table(["command", "purpose"], [[f"[`{name}`](#windlass-{name})", COMMANDS[name][1]] for name in names])}
+## Exit codes
+
+All commands use the same codes; `windlass help exit-codes` prints them. A command whose result is yes or no says no
+with 1.
+
+{table(["code", "name", "meaning"], [[str(code), name, meaning] for code, name, meaning in MEANINGS])}
+## Shell completion
+
+`windlass completion` prints a script for [bash, zsh or fish](#windlass-completion), which completes commands, options
+and ids of sessions.
+
 {"".join(sections).rstrip()}
 """
 

@@ -21,7 +21,13 @@ def entry(label: str, text: str, *, indent: int, column: int) -> str:
     """A label and its text, which starts at a column; long texts wrap and stay in that column."""
     head = " " * indent + label
     head = head.ljust(column) if len(head) < column else f"{head}  "
-    lines = textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * column, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        text,
+        max(_width.get(), column + 20),
+        initial_indent=head,
+        subsequent_indent=" " * column,
+        break_on_hyphens=False,
+    )
     return "\n".join(lines).replace(_NO_BREAK, " ") or head.rstrip()
 
 
@@ -30,6 +36,17 @@ def items(words: Iterable[str]) -> str:
     return f"{_NO_BREAK}· ".join([word.replace(" ", _NO_BREAK) if len(word) <= _ITEM else word for word in words])
 
 
+@contextmanager
+def wrapped_at(width: int) -> Generator[None, None, None]:
+    """Let `entry` wrap lines at this width inside a block, at most at the usual one."""
+    token = _width.set(min(width, WIDTH))
+    try:
+        yield
+    finally:
+        _width.reset(token)
+
+
+_width: ContextVar[int] = ContextVar("width", default=WIDTH)
 _NO_BREAK = "\xa0"
 _ITEM = 80
 """The longest item that fits into one line, whatever the column."""

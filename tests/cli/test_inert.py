@@ -189,9 +189,11 @@ RUNS: dict[str, list[list[str]]] = {
         ["exported" + EVIL, f"exported{EVIL}/1/1", "--respond", EVIL, "--by", "ann"],
         ["ask" + EVIL, f"ask{EVIL}/1/1", "--edit", EVIL],
         ["--agent", "broken"],
+        ["--json"],
         ["--store", EVIL],
         ["--store", f"sqlite:///{EVIL}"],
     ],
+    "completion": [["bash"], [EVIL]],
     "diff": [
         ["ask" + EVIL, "done" + EVIL],
         ["ask" + EVIL, "top" + EVIL, "--full"],
@@ -230,8 +232,10 @@ RUNS: dict[str, list[list[str]]] = {
         [f"absent{EVIL}.yaml"],
     ],
     "explain": [["evil"], ["evil", "--json"], ["evil:boss"], ["broken"], [EVIL], [f"evil:{EVIL}"]],
+    "help": [[], ["show"], ["sessions", "list"], ["exit-codes"], [EVIL], ["sessions", EVIL]],
     "hooks check": [
         ["--rules", "policy.toml"],
+        ["--rules", "policy.toml", "--json"],
         ["--rules", "good.toml", "--agent", "evil"],
         ["--rules", "good.toml", "--agent", "broken"],
         ["--rules", BAD_FILE],
@@ -252,6 +256,7 @@ RUNS: dict[str, list[list[str]]] = {
     ],
     "hooks doctor": [
         ["--settings", "hooks.json"],
+        ["--settings", "hooks.json", "--json"],
         ["--project", "project", "--plugin", "project"],
         ["--settings", BAD_FILE],
     ],
@@ -271,7 +276,7 @@ RUNS: dict[str, list[list[str]]] = {
     "keys remove": [[EVIL], ["openai"]],
     "keys set": [[EVIL], ["openai"], ["openai", "--file"]],
     "local install": [[EVIL]],
-    "local list": [[]],
+    "local list": [[], ["--json"]],
     "replay": [
         ["--agent", "evil"],
         ["--agent", "evil:boss", "--full"],
@@ -284,6 +289,7 @@ RUNS: dict[str, list[list[str]]] = {
     ],
     "resume": [
         ["evil", "ask" + EVIL],
+        ["evil", "ask" + EVIL, "--json"],
         ["evil", "done" + EVIL],
         ["evil", "nobody" + EVIL, "--takeover"],
         ["evil", "ask" + EVIL, "--scope", "evil"],
@@ -341,6 +347,7 @@ RUNS: dict[str, list[list[str]]] = {
     "sessions list": [
         [],
         ["--json"],
+        ["--json", "--details"],
         ["--full"],
         ["--limit", "2"],
         ["--search", "ask" + EVIL],
@@ -348,7 +355,9 @@ RUNS: dict[str, list[list[str]]] = {
         ["--status", EVIL],
     ],
     "sessions prune": [[], ["--days", "-1"], ["--days", EVIL]],
-    "sessions verify": [[], ["ask" + EVIL], ["nobody" + EVIL], ["--against", "heads.json"], ["--against", BAD_FILE]],
+    "sessions verify": [
+        [], ["--json"], ["ask" + EVIL], ["nobody" + EVIL], ["--against", "heads.json"], ["--against", BAD_FILE],
+    ],
     "show": [
         *[[name + EVIL, *options] for name in ("ask", "failed", "unknown", "done", "top", f"top{EVIL}//1/1")
           for options in ([], ["--full"], ["--json"], ["--records"], ["--records", "--full"], ["--records", "--json"])],
@@ -356,6 +365,8 @@ RUNS: dict[str, list[list[str]]] = {
         ["ask" + EVIL, "--context", "1", "--json"],
         ["ask" + EVIL, "--context", "9"],
         ["ask" + EVIL, "--context", "1", "--archive", BAD_FILE],
+        ["ask" + EVIL, "--turn", "1"],
+        ["ask" + EVIL, "--turn", "9"],
         ["nobody" + EVIL],
     ],
     "simulate": [
@@ -378,6 +389,7 @@ RUNS: dict[str, list[list[str]]] = {
         [BAD_FILE],
         [f"absent{EVIL}.toml", "--yes"],
         ["--list"],
+        ["--list", "--json"],
         [],
     ],
     "ui": [
@@ -387,6 +399,12 @@ RUNS: dict[str, list[list[str]]] = {
         ["--port", EVIL, "--open"],
         ["--agent", "broken"],
         ["--scope", EVIL],
+    ],
+    "why": [
+        *[[name + EVIL, *options] for name in ("ask", "failed", "unknown", "done", "top", f"top{EVIL}//1/1")
+          for options in ([], ["--full"], ["--json"], ["--turn", "1"])],
+        ["ask" + EVIL, "--turn", "9"],
+        ["nobody" + EVIL],
     ],
     "worker": [
         ["evil", "--until-idle", "--concurrency", "1", "--poll", "0.01", "--drain", "1"],
@@ -464,12 +482,15 @@ def test_the_traceback_of_an_error_is_inert(folder):
         "from windlass.cli import main, show\n"
         "def broken(*args, **options): raise RuntimeError('\\x1b[2J\\u202e')\n"
         "show.with_store = broken\n"
-        "main(['show', 's'])\n"
+        "import sys\n"
+        "main([*sys.argv[1:], 'show', 's'])\n"
     )
-    done = subprocess.run([sys.executable, "bug.py"], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "RuntimeError: \\x1b[2J\\u202e" in done.stderr
-    assert dangerous(done.stderr) == []
+    for options, code in ([], 70), (["--debug"], 1):
+        done = subprocess.run([sys.executable, "bug.py", *options], capture_output=True, text=True)
+        assert done.returncode == code
+        assert ("Traceback" in done.stderr) == bool(options)
+        assert "RuntimeError: \\x1b[2J\\u202e" in done.stderr
+        assert dangerous(done.stderr) == []
 
 
 # ---------------------------------------------------------------- JSON stays the same
@@ -552,7 +573,7 @@ def test_an_export_is_exact_in_a_pipe_and_inert_on_a_terminal(folder):
 
 
 def test_what_does_not_fit_a_terminal_goes_through_a_pager(folder):
-    show = ["show", "ask" + EVIL]
+    show = ["why", "ask" + EVIL]
     assert at_a_terminal(folder, *show, rows=5, PAGER="sed s/^/PAGED:/").startswith("PAGED:Turn 1")
     assert "PAGED:" not in at_a_terminal(folder, *show, rows=500, PAGER="sed s/^/PAGED:/")
     assert "PAGED:" in at_a_terminal(folder, "approve", rows=5, PAGER="sed s/^/PAGED:/")

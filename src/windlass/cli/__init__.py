@@ -5,17 +5,20 @@ from typing import Any
 
 import click
 
-from .output import inert_errors, inert_logs
+from .help_texts import FullHelp, overview, with_short_help
+from .output import errors_as_exit_codes, inert_errors, inert_logs, survives_any_encoding
 
 # name: (import path of the command, short help for the list of commands)
 COMMANDS: dict[str, tuple[str, str]] = {
     "approve": ("windlass.cli.approve:approve", "List open questions, and answer one."),
     "chat": ("windlass.cli.chat:chat", "Talk to a model or an agent on a terminal."),
+    "completion": ("windlass.cli.completion:completion", "Print the script that lets a shell complete commands."),
     "demo": ("windlass.cli.demo:demo", "Watch an agent work, without an API key or a network."),
     "diff": ("windlass.cli.diff:diff_command", "Show two sessions up to their first difference."),
     "doctor": ("windlass.cli.doctor:doctor", "Check what agents need on this machine."),
     "eval": ("windlass.cli.evals:evals", "Run cases against an agent, and print the pass rate."),
     "explain": ("windlass.cli.explain:explain", "Show how an agent is compiled, like a query plan."),
+    "help": ("windlass.cli.help_pages:help_command", "Explain a command, or the exit codes, in full."),
     "hooks": ("windlass.cli.hooks:hooks", "Try hooks of Claude Code and permission rules, and trust hooks."),
     "init": ("windlass.cli.init:init", "Write an agent file after four questions."),
     "keys": ("windlass.cli.keys:keys", "Store keys of model vendors, and list where they are."),
@@ -26,7 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("windlass.cli.serve:serve", "Offer agents over HTTP."),
     "serve-mcp": ("windlass.cli.serve_mcp:serve_mcp", "Offer an agent as an MCP server."),
     "sessions": ("windlass.cli.sessions:sessions", "List, check, move and erase sessions."),
-    "show": ("windlass.cli.show:show", "Show a session from its log."),
+    "show": ("windlass.cli.show:show", "Show a turn: what happened when, and what it cost."),
     "simulate": (
         "windlass.cli.simulate:simulate",
         "Run an agent through simulated sessions, and print its bugs.",
@@ -34,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "submit": ("windlass.cli.submit:submit", "Queue a message for a worker."),
     "trust": ("windlass.cli.trusting:trust_command", "Trust an agent file that is found in a folder."),
     "ui": ("windlass.cli.ui:ui", "Show what sessions did, and why, on a local page."),
+    "why": ("windlass.cli.why:why", "Explain why a turn went as it did."),
     "worker": ("windlass.cli.worker:worker", "Run turns that wait in a store, beside other workers."),
 }
 
@@ -51,22 +55,31 @@ class LazyCommand(click.Command):
         command = getattr(import_module(module), attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{self.target} must be the command {self.name!r}, but it is {command!r}")
-        return command
+        return with_short_help(command)
 
 
 class LazyGroup(click.Group):
-    """A group that replaces a lazy command by the real one when the user names it. The errors it prints are inert."""
+    """A group that replaces a lazy command by the real one when the user names it.
+
+    The errors that it prints are inert and without a traceback, and each has its exit code.
+    """
 
     def main(self, *args: Any, **options: Any) -> Any:
-        with inert_logs():
+        with inert_logs(), survives_any_encoding():
             return super().main(*args, **options)
+
+    def get_help(self, ctx: click.Context) -> str:
+        if set(self.commands) == set(COMMANDS) and not isinstance(ctx, FullHelp):
+            usage = f"Usage: {ctx.command_path} [OPTIONS] COMMAND [ARGS]..."
+            return overview(usage, "Run LLM agents, and inspect what they did.")
+        return super().get_help(ctx)
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         with inert_errors():
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with inert_errors():
+        with inert_errors(), errors_as_exit_codes(debug=bool(ctx.params.get("debug"))):
             return super().invoke(ctx)
 
     def resolve_command(
@@ -84,5 +97,6 @@ class LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="windlass")
-def main() -> None:
+@click.option("--debug", is_flag=True, envvar="WINDLASS_DEBUG", help="Show the traceback of an unexpected error.")
+def main(debug: bool) -> None:
     """Run LLM agents, and inspect what they did."""

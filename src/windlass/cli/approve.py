@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from windlass import Agent
@@ -20,15 +21,16 @@ from windlass.records import Asked
 from windlass.terms import terms_of
 
 from .asking import login
+from .completing import complete_sessions
 from .loading import agent_option
-from .output import echo, page, wrap
+from .output import echo, echo_json, page, wrap
 from .stores import store_option, with_store
 
 
 @click.command()
 @store_option
 @agent_option("The agent that asked: use its store, and mask its secrets in the answer.")
-@click.argument("session", required=False)
+@click.argument("session", required=False, shell_complete=complete_sessions)
 @click.argument("question", required=False)
 @click.option("--reject", "message", help="Reject, with a message to the model.")
 @click.option("--edit", "arguments", help="Approve, but with these arguments instead: a JSON object.")
@@ -36,6 +38,7 @@ from .stores import store_option, with_store
 @click.option("--by", help="Who answers; by default, your login name.")
 @click.option("--remember", metavar="RULE", help="Approve, and record a rule such as 'bash(git *)' with the answer.")
 @click.option("--digest", help="Refuse the answer if the call is not the one with this digest any more.")
+@click.option("--json", "as_json", is_flag=True, help="Without QUESTION: print the open questions as JSON.")
 @click.pass_context
 def approve(
     ctx: click.Context,
@@ -49,6 +52,7 @@ def approve(
     by: str | None,
     remember: str | None,
     digest: str | None,
+    as_json: bool,
 ) -> None:
     """Answer a question of a session. Without QUESTION, list the open questions, each with the whole call and with who
     has approved it. Questions with a higher priority come first.
@@ -61,8 +65,10 @@ def approve(
         raise click.UsageError("--agent has its own store: leave out --store")
     where = address if agent is None else agent.store
     if session is None or question is None:
-        _list(where, session)
+        _list(where, session, as_json=as_json)
         return
+    if as_json:
+        raise click.UsageError("--json lists questions: leave out QUESTION")
     answer = _answer(message, arguments, text, by or login(), remember, digest)
     if isinstance(answer, Edit) and agent is None:
         raise click.UsageError("--edit needs --agent MODULE:AGENT, so that the new arguments can be checked")
@@ -110,7 +116,7 @@ def _answer(
     return Edit(edited, by, digest)
 
 
-def _list(where: str | Store, session: str | None) -> None:
+def _list(where: str | Store, session: str | None, *, as_json: bool) -> None:
     async def work(store: Store) -> tuple[list[tuple[str, Asked]], list[str]]:
         found: list[tuple[str, Asked]] = []
         damaged: list[str] = []
@@ -127,7 +133,10 @@ def _list(where: str | Store, session: str | None) -> None:
 
     found, damaged = with_store(where, work)
     found.sort(key=lambda question: -question[1].priority)
-    if found:
+    if as_json:
+        rows = [{"session": name, **msgspec.to_builtins(asked, enc_hook=str)} for name, asked in found]
+        echo_json(json.dumps(rows, ensure_ascii=False, indent=2))
+    elif found:
         page("\n".join([wrap(line) for name, asked in found for line in _question(name, asked)]))
     elif not damaged:
         echo("no open questions")

@@ -196,7 +196,8 @@ def _row_as_json(event: str, row: Row) -> dict[str, Any]:
 @project_option
 @settings_option
 @plugin_option
-def doctor(project: Path, files: tuple[Path, ...], plugins: tuple[Path, ...]) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(project: Path, files: tuple[Path, ...], plugins: tuple[Path, ...], as_json: bool) -> None:
     """Say which hooks of Claude Code cannot do what they seem to be meant for, and how to mend each.
 
     Nothing runs. Exits with 1 if anything was found.
@@ -205,6 +206,10 @@ def doctor(project: Path, files: tuple[Path, ...], plugins: tuple[Path, ...]) ->
 
     found = find(project, files, plugins, trusts=True)
     problems = examine(found, Path(os.path.realpath(project)))
+    if as_json:
+        rows = [{name: getattr(one, name) for name in ("source", "place", "text", "remedy")} for one in problems]
+        echo_json(json.dumps({"hooks": len(found.handlers), "problems": rows}, ensure_ascii=False, indent=2))
+        raise click.exceptions.Exit(1 if problems else 0)
     for problem in problems:
         echo(f"{visible(problem.source)}: {problem.place}")
         echo(f"  {visible(problem.text)}")

@@ -12,7 +12,7 @@ import msgspec
 from windlass._text import one_line, visible, visible_id
 from windlass.context.prefixes import Filling, Prefix, filling, prefixes
 from windlass.context.replay import Call, Description, described, pipelines, requests
-from windlass.errors import StoreError
+from windlass.errors import SessionUnknown, StoreError
 from windlass.messages import ModelRequest
 from windlass.protocols import Store
 
@@ -29,7 +29,7 @@ def show_context(address: str, session: str, step: int, archive: Path | None, as
     async def work(store: Store) -> dict[str, Any]:
         records = await store.read(session)
         if not records:
-            raise click.ClickException(f"there is no session {session!r}")
+            raise SessionUnknown(f"there is no session {session!r}", session=session)
         known = {digest: described(await store.pipeline(digest)) for digest in pipelines(records)}
         calls = list(requests(session, records, known))
         return _context(session, step, archive, calls, known)

@@ -14,6 +14,7 @@ from windlass.protocols import Store
 from windlass.records import Record
 from windlass.replay.diffs import Row, SessionDiff, diff
 
+from .completing import complete_sessions
 from .output import echo_json, is_terminal, mistakes_exit_with, page
 from .stores import store_option, with_store
 
@@ -25,8 +26,8 @@ _SHOWN = 10
 
 @click.command("diff")
 @store_option
-@click.argument("first")
-@click.argument("second")
+@click.argument("first", shell_complete=complete_sessions)
+@click.argument("second", shell_complete=complete_sessions)
 @click.option("--other-store", "other", metavar="STORE", help="The store of the second session, if it is another one.")
 @click.option("--full", is_flag=True, help="Print all common rows, and long values whole.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

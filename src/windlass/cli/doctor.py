@@ -21,7 +21,7 @@ from windlass.folders import data_folder
 from windlass.keys import VARIABLES, place_of
 from windlass.trust import is_trusted, trusted
 
-from .output import echo, echo_json, working
+from .output import echo, echo_json, is_terminal, working
 
 NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "ceph", "glusterfs")
 
@@ -152,11 +152,10 @@ def _ripgrep() -> Iterator[Finding]:
 def _terminal() -> Iterator[Finding]:
     size = shutil.get_terminal_size()
     kind = os.environ.get("TERM", "")
-    where = (
-        f"{size.columns}x{size.lines}, TERM={kind or 'not set'}" if sys.stdout.isatty() else "output is not a terminal"
-    )
-    if (sys.stdout.encoding or "").lower().replace("-", "") != "utf8":
-        yield Finding("warn", "terminal", f"{where}; encoding {sys.stdout.encoding}", "set PYTHONUTF8=1")
+    encoding = getattr(sys.stdout, "encoding", None) or ""
+    where = f"{size.columns}x{size.lines}, TERM={kind or 'not set'}" if is_terminal() else "output is not a terminal"
+    if encoding.lower().replace("-", "") not in ("utf8", ""):
+        yield Finding("warn", "terminal", f"{where}; encoding {encoding}", "set PYTHONUTF8=1")
     else:
         yield Finding("ok", "terminal", where)
 

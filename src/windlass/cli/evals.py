@@ -134,4 +134,4 @@ def _is_chosen(case: Case, tags: tuple[str, ...], names: tuple[str, ...]) -> boo
 
 
 def _shows_bar() -> bool:
-    return is_terminal() and sys.stderr.isatty()
+    return is_terminal() and sys.stderr is not None and sys.stderr.isatty()

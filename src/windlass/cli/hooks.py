@@ -115,15 +115,18 @@ def _test_rules(policy: Path, texts: tuple[str, ...], expect: str | None, *, as_
 @hooks.command()
 @_RULES
 @agent_option("The agent whose tools the rules are about: names rules that match none of them.")
-def check(policy: Path, agent: Agent[Any, Any] | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def check(policy: Path, agent: Agent[Any, Any] | None, as_json: bool) -> None:
     """Check a policy: list rules that never count or match nothing. Exits with 1 if there are any."""
     rules = _load(policy, quiet=True)
     problems = rules.problems() if agent is None else rules.warnings(agent.tools)
-    for problem in problems:
-        echo(problem)
+    if as_json:
+        echo_json(json.dumps({"summary": rules.summary(), "problems": problems}, ensure_ascii=False, indent=2))
+    else:
+        for line in problems or [rules.summary()]:
+            echo(line)
     if problems:
         raise SystemExit(1)
-    echo(rules.summary())
 
 
 def _load(policy: Path, *, quiet: bool) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 
 from windlass.errors import WindlassError
 from windlass.models.local.weights import DEFAULT, KNOWN, found, install
 
-from .output import echo, working
+from .output import echo, echo_json, working
 
 
 @click.group()
@@ -33,7 +35,13 @@ def install_(name: str) -> None:
 
 
 @local.command("list")
-def list_() -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+def list_(as_json: bool) -> None:
     """List available models and where installed ones are."""
+    if as_json:
+        places = {name: found(weights) for name, weights in KNOWN.items()}
+        rows = [{"model": f"local:{name}", "path": path and str(path)} for name, path in places.items()]
+        echo_json(json.dumps(rows, indent=2))
+        return
     for name, weights in KNOWN.items():
         echo(f"local:{name}  {found(weights) or 'not installed: windlass local install ' + name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import click
@@ -11,17 +12,20 @@ from windlass import Agent, Result
 from windlass._text import visible, visible_id
 from windlass.outcomes import Failed
 
+from .completing import session_argument
+from .json_lines import end_of
 from .loading import ScopeFactory, agent_argument, make_scope, scope_option
-from .output import echo, working, wrap
+from .output import echo, echo_json, working, wrap
 from .stores import report_errors, require_file
 
 
 @click.command()
 @agent_argument
-@click.argument("session")
+@session_argument
 @scope_option
 @click.option("--takeover", is_flag=True, help="Take the session over from a process that is working on it.")
-def resume(agent: Agent[Any, Any], session: str, scope: ScopeFactory | None, takeover: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print how the turn ended as JSON, as the last line of `run`.")
+def resume(agent: Agent[Any, Any], session: str, scope: ScopeFactory | None, takeover: bool, as_json: bool) -> None:
     """Resume a turn that waits for an answer or was interrupted.
 
     Answer first with `windlass approve`. The agent must use the store that has the session. If the agent declares a
@@ -41,8 +45,12 @@ def resume(agent: Agent[Any, Any], session: str, scope: ScopeFactory | None, tak
     with working("resumes"):
         result = report_errors(lambda: asyncio.run(work()))
     name = visible_id(session)
+    if as_json:
+        echo_json(json.dumps(end_of(result), ensure_ascii=False))
     if isinstance(result.outcome, Failed):
         raise click.ClickException(f"{name}: {result.outcome.error.type}: {result.outcome.error.message}")
+    if as_json:
+        return
     echo(result.partial_text.replace("\r\n", "\n").expandtabs())
     echo(f"{name}: {result.stop_reason}", err=True)
     for asked in result.waiting_for:

@@ -26,10 +26,11 @@ from windlass.sessions import new_id
 from .asking import Answering, answering, login, open_questions, question_lines
 from .assembling import Choice, agent_options, assemble, remembers_rules, scope_of
 from .attachments import message_with
+from .codes import INTERRUPTED, SUSPENDED
 from .json_lines import end_of, lines_of
-from .output import echo, echo_json, is_terminal, wrap
+from .output import echo, echo_json, is_terminal, read_input, wrap
 from .temporal import TemporalTurns, temporal_options
-from .turns import CANCELLED, SUSPENDED, Turns, answer_commands, ended, exit_code
+from .turns import Turns, answer_commands, ended, exit_code
 from .view import TurnView
 
 
@@ -81,7 +82,7 @@ def run(
     if code == SUSPENDED:
         for line in answer_commands(result, address, choice.agent):
             echo(wrap(line), err=True)
-    if code in (SUSPENDED, CANCELLED):
+    if code in (SUSPENDED, INTERRUPTED):
         echo(wrap(f"  continue it: {choice.command('run', turns.session)}"), err=True)
     sys.exit(code)
 
@@ -89,7 +90,7 @@ def run(
 def _message(prompt: str | None, files: tuple[str, ...], session: str | None) -> Message | None:
     """The message of the turn; None if the session is to be resumed."""
     if prompt in (None, "-") and "-" not in files and not sys.stdin.isatty():
-        prompt = sys.stdin.read()
+        prompt = read_input()
     text = (prompt or "").strip()
     if text or files:
         return message_with(text, files)

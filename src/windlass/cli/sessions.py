@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from windlass._text import one_line, uncut, visible_id
-from windlass.approvals import open_questions
+from windlass._text import visible_id
 from windlass.errors import SessionUnknown, StoreError, WindlassError
-from windlass.logs import SessionInfo
+from windlass.logs import Verified
 from windlass.protocols import Store
 from windlass.transfer import export_session, import_session
 
+from .completing import complete_sessions, session_argument
 from .conversations import EXPORTS, FORMATS, exported, import_conversation
 from .heads import Head, compare, head_of, read_heads
-from .output import CUT, echo, echo_columns, echo_exactly, echo_json, page
+from .output import CUT, echo, echo_columns, echo_exactly, echo_json, page, terminal_width
+from .painting import paint_for_output
 from .stores import store_option, unreadable, with_store
+
+if TYPE_CHECKING:
+    from .listing import Listed
 
 
 @click.group()
@@ -35,55 +41,55 @@ def sessions() -> None:
     type=click.Choice(["open", "running", "suspended", "ended", "erased"]),
     help="Only sessions with this status.",
 )
-@click.option("--limit", default=50, show_default=True, help="The maximum number of sessions to list.")
-@click.option("--full", is_flag=True, help="Print whole titles.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The maximum number of sessions to list."
+)
+@click.option("--full", is_flag=True, help="On a terminal, print whole titles.")
+@click.option(
+    "--details", is_flag=True, help="With --json: also read each log for state, steps, cost, time and verdicts."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one session per line.")
-def list_(address: str, search: str, status: str | None, limit: int, full: bool, as_json: bool) -> None:
-    """List sessions, the latest first. Answered questions are not counted, even if their turn still waits."""
+def list_(address: str, search: str, status: str | None, limit: int, full: bool, details: bool, as_json: bool) -> None:
+    """List sessions, the latest first.
 
-    async def work(store: Store) -> list[SessionInfo]:
-        return [await _counted(store, info) for info in await store.find(search=search, status=status, limit=limit)]
+    On a terminal, each has two lines: how its latest turn stands, when it last changed, what it cost and how long
+    models and tools worked; its first message, and how often hooks refused, asked and changed. Logs of more than 5,000
+    records are not read for this. In a pipe, each has one line, and nothing is cut.
+    """
+    from .listing import line, listed, painted
 
-    infos = with_store(address, work)
+    width = terminal_width()
+
+    async def work(store: Store) -> list[Listed]:
+        infos = await store.find(search=search, status=status, limit=limit)
+        return await listed(store, infos, details=details if as_json else width is not None)
+
+    found = with_store(address, work)
     if as_json:
-        for info in infos:
-            echo_json(msgspec.json.encode(info).decode())
-    elif infos:
-        with uncut():
-            whole = "\n".join([_line(info) for info in infos])
-        short = whole if full else "\n".join([_line(info) for info in infos])
-        page(short, CUT if short != whole else "")
-
-
-async def _counted(store: Store, info: SessionInfo) -> SessionInfo:
-    """A session with the number of its unanswered questions. If its log is damaged, the number of its row stays."""
-    try:
-        return info.replace(waiting=len(await open_questions(store, info.session))) if info.waiting else info
-    except StoreError:
-        return info
-
-
-def _line(info: SessionInfo) -> str:
-    try:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.updated))
-    except (OverflowError, ValueError, OSError):
-        when = "????-??-?? ??:??"
-    questions = "question" if info.waiting == 1 else "questions"
-    waiting = f", {info.waiting} open {questions}" if info.waiting else ""
-    head = f"{visible_id(info.session):<30} {when}  {info.status}{waiting}, {info.records} records"
-    return f"{head}  {one_line(info.title, 40)}".rstrip()
+        for one in found:
+            echo_json(msgspec.json.encode(one.public()).decode())
+    elif width is None:
+        for one in found:
+            echo(line(one.info))
+    elif found:
+        whole = "\n".join(painted(found, paint_for_output(), width, full=True))
+        short = whole if full else "\n".join(painted(found, paint_for_output(), width, full=False))
+        page(short, CUT if short != whole else "", styled=True)
+    else:
+        echo("there are no sessions" + (" like this" if search or status else " yet"))
 
 
 @sessions.command()
 @store_option
-@click.argument("session", required=False)
+@click.argument("session", required=False, shell_complete=complete_sessions)
 @click.option(
     "--against",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Also check that the heads in this file, printed earlier by `sessions head`, are still on their chains.",
 )
-def verify(address: str, session: str | None, against: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: what is verified, and all problems.")
+def verify(address: str, session: str | None, against: Path | None, as_json: bool) -> None:
     """Verify a session, or all sessions and the rest of the store. Reports all that is broken.
 
     The records of a session must agree with its hash chain, and all else that the store keeps with the records. With
@@ -92,16 +98,23 @@ def verify(address: str, session: str | None, against: Path | None) -> None:
     """
     kept = [head for head in read_heads(against) if session in (None, head.session)] if against is not None else []
 
+    verified: list[Verified] = []
+
     async def work(store: Store) -> tuple[int, int, int, list[str]]:
         names = list(await store.sessions())
         if session is not None:
-            names = [session] if session in names or not kept else []
+            if session not in names and not kept:
+                raise SessionUnknown(f"there is no session {session!r}", session=session)
+            names = [session] if session in names else []
         problems: list[str] = []
         for name in names:
             try:
-                echo(await _verified(store, name))
+                verified.append(await _verified(store, name))
             except Exception as error:
                 problems.append(_problem(name, error))
+            else:
+                if not as_json:
+                    echo(_verified_line(verified[-1]))
         broken = len(problems)
         if session is None:
             problems += await store.verify_store()
@@ -109,12 +122,16 @@ def verify(address: str, session: str | None, against: Path | None) -> None:
         infos = {info.session: info for info in await store.find()} if kept else {}
         for head in kept:
             try:
-                problems += [found] if (found := await compare(store, head, infos)) is not None else []
+                problems += [] if (moved := await compare(store, head, infos)) is None else [moved]
             except Exception as error:
                 problems.append(_problem(head.session, error))
         return len(names), broken, others, problems
 
     total, broken, others, problems = with_store(address, work)
+    if as_json:
+        rows = [msgspec.to_builtins(one) for one in verified]
+        echo_json(json.dumps({"sessions": rows, "problems": problems}, ensure_ascii=False, indent=2))
+        raise click.exceptions.Exit(1 if problems else 0)
     summary = f"{total - broken} verified, {broken} broken"
     if others:
         summary += f"; {others} other problem{'s' if others > 1 else ''}"
@@ -129,12 +146,16 @@ def verify(address: str, session: str | None, against: Path | None) -> None:
         echo(summary)
 
 
-async def _verified(store: Store, session: str) -> str:
+async def _verified(store: Store, session: str) -> Verified:
     found = await store.verify(session)
     if not found.records:
         raise SessionUnknown(f"there is no session {session!r}", session=session)
+    return found
+
+
+def _verified_line(found: Verified) -> str:
     pruned = f", {found.pruned} batches pruned" if found.pruned else ""
-    return f"{visible_id(session)}: {found.records} records verified, head {found.head}{pruned}"
+    return f"{visible_id(found.session)}: {found.records} records verified, head {found.head}{pruned}"
 
 
 def _problem(session: str, error: Exception) -> str:
@@ -146,7 +167,7 @@ def _problem(session: str, error: Exception) -> str:
 
 @sessions.command()
 @store_option
-@click.argument("session", required=False)
+@click.argument("session", required=False, shell_complete=complete_sessions)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one head per line.")
 def head(address: str, session: str | None, as_json: bool) -> None:
     """Print the head of a session's hash chain, or of all sessions: id, number of records, last link.
@@ -180,7 +201,7 @@ def head(address: str, session: str | None, as_json: bool) -> None:
 
 @sessions.command()
 @store_option
-@click.argument("session")
+@session_argument
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file instead of stdout."
 )
@@ -249,16 +270,16 @@ def import_(address: str, file: Path, name: str | None, form: str) -> None:
 
 @sessions.command()
 @store_option
-@click.argument("session")
+@session_argument
 @click.confirmation_option(prompt="Permanently erase this session and the sessions of its sub-agents?")
 def erase(address: str, session: str) -> None:
     """Erase a session and the sessions of its sub-agents. A tombstone with the chain's head remains."""
 
-    async def work(store: Store) -> bool:
-        return await store.erase(session)
+    async def work(store: Store) -> None:
+        if not await store.erase(session):
+            raise SessionUnknown(f"there is no session {session!r}", session=session)
 
-    if not with_store(address, work):
-        raise click.ClickException(f"there is no session {session!r}")
+    with_store(address, work)
     echo(f"erased {visible_id(session)}")
 
 

@@ -59,4 +59,4 @@ class NotPossible(click.ClickException):
 
 
 def _shows_bar() -> bool:
-    return is_terminal() and sys.stderr.isatty()
+    return is_terminal() and sys.stderr is not None and sys.stderr.isatty()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from windlass.errors import StoreError, WindlassError
+from windlass._text import visible_id
+from windlass.errors import SessionUnknown, StoreError, WindlassError
 from windlass.folders import data_folder
 from windlass.protocols import Store
 from windlass.stores import MemoryStore, open_store
+
+from .codes import INTERRUPTED
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -55,6 +59,8 @@ def with_store(where: str | Store, work: Callable[[Store], Awaitable[T]], *, cre
             require_file(store)
         try:
             return await work(store)
+        except SessionUnknown as error:
+            raise click.ClickException(f"{error}{await _near(store, error.session)}") from error
         except StoreError as error:
             if "session " in str(error) or _place(store) in str(error):
                 raise
@@ -69,6 +75,19 @@ def with_store(where: str | Store, work: Callable[[Store], Awaitable[T]], *, cre
     if where == "memory:" or isinstance(where, MemoryStore):
         raise click.UsageError("an in-memory store has nothing to show; name a file with --store")
     return report_errors(lambda: asyncio.run(run()))
+
+
+async def _near(store: Store, session: str) -> str:
+    """A hint that names sessions with ids like the one that is not there."""
+    try:
+        names = list(await store.sessions())
+    except Exception:  # the hint must not hide what went wrong
+        return ""
+    inside = [name for name in names if len(session) > 2 and session.lower() in name.lower()]
+    near = list(dict.fromkeys([*get_close_matches(session, names, 3, 0.6), *inside]))[:3]
+    if not near:
+        return "" if names else ": the store has no sessions"
+    return f"; did you mean {' or '.join([visible_id(name) for name in near])}?"
 
 
 def unreadable(what: str, error: Exception) -> StoreError:
@@ -92,7 +111,7 @@ def serve_until_stopped(work: Callable[[], T]) -> T:
     try:
         return report_errors(work)
     except KeyboardInterrupt:
-        raise click.exceptions.Exit(130) from None
+        raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 def report_errors(work: Callable[[], T]) -> T:

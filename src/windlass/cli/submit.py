@@ -16,7 +16,7 @@ from windlass.sessions import new_id
 
 from .assembling import shared_agent
 from .json_lines import end_of
-from .output import echo, echo_json
+from .output import echo, echo_json, read_input
 from .stores import report_errors
 from .temporal import temporal_options, temporal_runner
 from .turns import ended, exit_code
@@ -50,7 +50,7 @@ def submit(
 
     Without PROMPT, it is read from the standard input. With --wait the exit codes are those of `windlass run`.
     """
-    text = (prompt if prompt is not None else sys.stdin.read()).strip()
+    text = (prompt if prompt is not None else read_input()).strip()
     if not text:
         raise click.UsageError("say something: as PROMPT, or on the standard input")
     named, _ = shared_agent(agent, store)

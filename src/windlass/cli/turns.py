@@ -13,11 +13,9 @@ from windlass.deltas import StreamEvent
 from windlass.messages import Message
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped
 
+from .codes import COMPLETED, FAILED, INTERRUPTED, STOPPED, SUSPENDED
 from .loading import ScopeFactory, make_scope
 from .view import spent
-
-COMPLETED, FAILED, SUSPENDED, STOPPED, CANCELLED = 0, 1, 3, 4, 130
-"""The exit codes of `run`. 2 is a mistake on the command line."""
 
 
 class Turns(NamedTuple):
@@ -46,7 +44,7 @@ class Turns(NamedTuple):
 
 def exit_code(result: Result[Any]) -> int:
     """The exit code for how a turn ended."""
-    codes: dict[type, int] = {Completed: COMPLETED, Failed: FAILED, Stopped: STOPPED, Cancelled: CANCELLED}
+    codes: dict[type, int] = {Completed: COMPLETED, Failed: FAILED, Stopped: STOPPED, Cancelled: INTERRUPTED}
     return codes.get(type(result.outcome), SUSPENDED)
 
 

@@ -142,13 +142,19 @@ def wrapped(line: str, width: int, hanging: str = "") -> list[str]:
     room = max(width - 1, 20)
     hanging = hanging[: room // 2]
     lines: list[str] = []
-    while cell_len(line) > room:
-        first = chop_cells(line, room)[0]
-        cut = len(first) if line[len(first)] == " " else first.rfind(" ")
+    at, lead = 0, ""
+    while True:
+        space = room - len(lead)
+        window = line[at : at + 4 * space]  # so that a long line takes no longer than its length
+        first = chop_cells(window, space)[0] if cell_len(window) > space else window
+        end = at + len(first)
+        if end >= len(line):
+            return [*lines, lead + first]
+        cut = len(first) if line[end] == " " else first.rfind(" ")
         cut = cut if cut > len(first) - len(first.lstrip(" ")) else len(first)
-        lines.append(line[:cut])
-        line = hanging + line[cut:].removeprefix(" ")
-    return [*lines, line]
+        lines.append(lead + line[at : at + cut])
+        at += cut + (line[at + cut] == " ")
+        lead = hanging
 
 
 def _inert_words(text: str) -> str:

@@ -14,7 +14,8 @@ from windlass.server.streams import sse
 
 from .requests import Call, Endpoint, Endpoints
 from .score import Score
-from .sessions import head, info_view, is_live, turn_view
+from .sessions import head, info_view, turn_view
+from .sources import is_live
 from .words import Data
 
 FIRST_PAUSE, LAST_PAUSE = 0.1, 1.0

@@ -19,7 +19,7 @@ from windlass.server.errors import Problem
 from .digests import digest
 from .requests import Call, Endpoint, Endpoints
 from .score import Score, Turn
-from .sources import SessionLog
+from .sources import SessionLog, is_live
 from .words import ROW, WHOLE, Data, cut, cut_row, cut_text
 
 TITLE = 240
@@ -86,12 +86,6 @@ async def info_view(store: Store, info: SessionInfo) -> Data:
     live = info.status == "running" and (await is_live(store, info))
     fields: Data = {name: getattr(info, name) for name in SessionInfo.__struct_fields__}
     return {**fields, "title": cut_text(info.title, TITLE), "agent": cut_text(info.agent, TITLE), "live": live}
-
-
-async def is_live(store: Store, info: SessionInfo) -> bool:
-    """Whether a process works on a session, or on that of its parent."""
-    top = info.session.split("/")[0] if info.parent else info.session
-    return (await store.ownership(top)).alive or store.passes.get(top) is not None
 
 
 async def digests(call: Call) -> Data:

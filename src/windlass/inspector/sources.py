@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from windlass.errors import SessionUnknown, StoreError
+from windlass.logs import SessionInfo
 from windlass.protocols import Store
 from windlass.records import Record
 from windlass.stores import MemoryStore, open_store
@@ -80,6 +81,12 @@ async def _extend(log: SessionLog, records: list[Record]) -> None:
         log.score.extend(part)
         if len(records) > SLICE:
             await asyncio.sleep(0)
+
+
+async def is_live(store: Store, info: SessionInfo) -> bool:
+    """Whether a process works on a session, or on that of its parent."""
+    top = info.session.split("/")[0] if info.parent else info.session
+    return (await store.ownership(top)).alive or store.passes.get(top) is not None
 
 
 async def open_source(where: str | Store) -> Source:
