@@ -254,6 +254,19 @@ class Store(Protocol):
 
 
 @runtime_checkable
+class WakingStore(Store, Protocol):
+    """A store that can wake readers of a log when another process has appended to it. Readers of others poll."""
+
+    def listen(self, session: str, ring: Callable[[], None], *, ends: bool = False) -> Callable[[], None]:
+        """Call `ring` after appends to a session or to its sub-agents'; returns a function that ends that.
+
+        With `ends`, only appends that end a turn or let it wait count. `ring` is called on any thread, perhaps without
+        a reason, and perhaps not at all: data is always read from the log, from time to time also without a call.
+        """
+        ...
+
+
+@runtime_checkable
 class WorkStore(Store, Protocol):
     """A durable store from which workers take sessions, in any number of processes."""
 

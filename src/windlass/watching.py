@@ -15,7 +15,7 @@ from .deltas import AnyDelta, ArgumentsDelta, StreamEvent
 from .errors import ConfigError, SessionUnknown
 from .events import Progressed
 from .messages import Message
-from .protocols import Store
+from .protocols import Store, WakingStore
 from .records import (
     Asked,
     Concluded,
@@ -42,6 +42,9 @@ from .states import of_latest_turn
 _FIRST_PAUSE, _LAST_PAUSE, _LAST_PAUSE_HERE = 0.02, 0.5, 0.1
 """How long to wait, in seconds, before the log is read again: at first, at most, and at most for a turn that runs
 here."""
+
+LAST_PAUSE_WOKEN = 1.0
+"""The same, at most, where the store tells of appends."""
 
 
 class RunningHere(Protocol):
@@ -118,7 +121,8 @@ class Watch:
 
     async def _watch(self) -> AsyncGenerator[StreamEvent, None]:
         positions = await self._start()
-        bell, pause = Bell(), _FIRST_PAUSE
+        bell, pause, longest_elsewhere = Bell(), _FIRST_PAUSE, _LAST_PAUSE
+        leave = listen(self._store, self._session, bell)
         try:
             while True:
                 running = self._running()  # asked before the log is read: what it wrote is there
@@ -135,11 +139,16 @@ class Watch:
                     yield event
                 if self._ended or (not alive and not fresh):
                     return
-                longest = _LAST_PAUSE if running is None else _LAST_PAUSE_HERE
+                longest = longest_elsewhere if running is None else _LAST_PAUSE_HERE
                 pause = _FIRST_PAUSE if fresh else min(2 * pause, longest)
+                if fresh and running is None and longest_elsewhere == LAST_PAUSE_WOKEN:
+                    pause = longest
                 if alive and await bell.rings(pause):
                     pause = _FIRST_PAUSE
+                    if running is None:  # the store tells of appends
+                        longest_elsewhere = LAST_PAUSE_WOKEN
         finally:
+            leave()
             bell.listen_to(None)
 
     async def _is_driven(self, shown: Position | None) -> bool:
@@ -436,8 +445,13 @@ class LiveText:
             yield first.replace(text=text, offset=offset, seq=0, **name)
 
 
+def listen(store: Store, session: str, bell: Bell, *, ends: bool = False) -> Callable[[], None]:
+    """Let a store ring a bell after appends of other processes, if it can; returns how to end that."""
+    return store.listen(session, bell.ring, ends=ends) if isinstance(store, WakingStore) else lambda: None
+
+
 class Bell:
-    """Wakes a watcher when the stream that it listens to has something new."""
+    """Wakes a watcher when the stream or the log that it listens to has something new."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -448,13 +462,13 @@ class Bell:
         """Listen to a stream, and no longer to the one before."""
         if voice is not self._voice:
             if self._voice is not None:
-                self._voice.channel.bells.remove(self._ring)
+                self._voice.channel.bells.remove(self.ring)
             self._voice = voice
             if voice is not None:
-                voice.channel.bells.append(self._ring)
+                voice.channel.bells.append(self.ring)
 
-    def _ring(self) -> None:
-        """Called by the stream, perhaps in another thread."""
+    def ring(self) -> None:
+        """Called by the stream or the store, perhaps in another thread."""
         if not self._rung.is_set():
             with suppress(RuntimeError):  # the watcher's loop is closed
                 self._loop.call_soon_threadsafe(self._rung.set)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, TypeVar
 
 from windlass.agent import Agent, user_message
 from windlass.errors import ConfigError
 from windlass.messages import AnyMessage, Message
+from windlass.protocols import WakingStore
 from windlass.records import Record
 from windlass.results import Result
 from windlass.states import fold_in_slices
+from windlass.watching import LAST_PAUSE_WOKEN, Bell, listen
 
 OutputT = TypeVar("OutputT")
 
-_FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5
-"""How long to wait, in seconds, before looking again whether a turn is over."""
+_FIRST_PAUSE, _FIRST_PAUSE_WOKEN, _LAST_PAUSE = 0.02, 0.1, 0.5
+"""How long to wait, in seconds, before looking again whether a turn is over: at first, at first if the store tells of
+ends of turns, and at most if it does not."""
 
 
 def checked_message(message: AnyMessage) -> Message:
@@ -40,12 +42,17 @@ async def latest_result(agent: Agent[Any, OutputT], session: str) -> Result[Outp
 
 async def result_of(agent: Agent[Any, OutputT], session: str, key: str) -> Result[OutputT]:
     """Wait until the turn of a message has ended or waits for a person."""
-    sessions, program = agent._sessions, agent._compile()  # pyright: ignore[reportPrivateUsage]
-    pause, records = _FIRST_PAUSE, list[Record]()
-    while True:
-        if since := await agent.store.read(session, len(records)):
-            records += since
-            if (result := await sessions.steered_in(program, session, key, records)) is not None:
-                return result
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, _LAST_PAUSE)
+    sessions, program, store = agent._sessions, agent._compile(), agent.store  # pyright: ignore[reportPrivateUsage]
+    woken, bell, records = isinstance(store, WakingStore), Bell(), list[Record]()
+    pause, longest = (_FIRST_PAUSE_WOKEN, LAST_PAUSE_WOKEN) if woken else (_FIRST_PAUSE, _LAST_PAUSE)
+    leave = listen(store, session, bell, ends=True)
+    try:
+        while True:
+            if since := await store.read(session, len(records)):
+                records += since
+                if (result := await sessions.steered_in(program, session, key, records)) is not None:
+                    return result
+            if not await bell.rings(pause):
+                pause = min(2 * pause, longest)
+    finally:
+        leave()

@@ -40,6 +40,7 @@ from .owners import Owner, ServerLock, is_held_by_server
 from .postgres_schema import executes, format_of, mark_tombstones
 from .postgres_server import ServerConnections, connect_alone, settings_of, use_server
 from .postgres_values import PostgresValues
+from .postgres_wakeups import SHARED, WakeUps, bucket_of, channel_of, room_of, root_of
 from .pruning import LIMIT, Pruned, prune_rows, pruned_count
 from .reading import asked_of, infos_of, read_batches
 from .refusals import busy, busy_here, taken_over
@@ -123,6 +124,8 @@ class PostgresStore:
         settings = settings_of(url, schema, max_size, timeout)
         self._server = use_server(self, settings, format_of(self.chain))
         self._owner = _use_owner(self, settings)
+        self._wake_ups = _use_wake_ups(self, settings)
+        self._channel, self._room = channel_of(schema), room_of(schema)
         self.values = PostgresValues(self._server, self.chain)
         self._pipelines: set[str] = set()
         self._start_anew()
@@ -134,6 +137,7 @@ class PostgresStore:
 
     async def close(self) -> None:
         """Wait for pending writes, then close the connections, unless another store of this process uses them."""
+        await self._wake_ups.end()
         await self._server.end()
         await self._owner.end()
 
@@ -169,7 +173,16 @@ class PostgresStore:
             self._heads.move_to_end(session)
             if len(self._heads) > _KNOWN:
                 self._heads.popitem(last=False)
+        if appending.heard:
+            self._notify(server, session, appending.ends)
         return waiting
+
+    def _notify(self, server: ServerConnections, session: str, ends: bool) -> None:
+        """Wake those who listen to a session. If that fails, they look themselves a little later."""
+        payload = ("e" if ends else "a") + root_of(session)
+        with suppress(StoreError):
+            notify = "SELECT pg_notify(%s, %s)"
+            server.attempt("write", lambda db: db.execute(notify, (self._channel, payload)), reads=True)
 
     def _append(self, db: Connection, appending: _Appending) -> bool:
         session, expected, claim = appending.session, appending.expected, appending.claim
@@ -195,6 +208,7 @@ class PostgresStore:
     def _extend(self, db: Connection, appending: _Appending, row: _Row, change: Change, owner: str, epoch: int) -> bool:
         """Write a batch, link it to the chain, and update the session's row. Returns whether the inbox has entries."""
         session, expected, records = appending.session, appending.expected, appending.records
+        appending.ends = change.ends or change.status == "suspended"
         lines, length = lines_of(records), expected + len(records)
         link, seals, nonce = self.chain.seal(session, expected, row.head, lines)
         made = db.execute(
@@ -205,17 +219,19 @@ class PostgresStore:
             "title = CASE WHEN title = '' THEN coalesce(%s, '') ELSE title END, "
             "updated = coalesce(%s, updated), started = coalesce(%s, started), parent = coalesce(%s, parent) "
             "WHERE number = %s "
-            "RETURNING (SELECT transaction FROM made), EXISTS (SELECT FROM inbox WHERE session = %s AND NOT taken)",
+            "RETURNING (SELECT transaction FROM made), EXISTS (SELECT FROM inbox WHERE session = %s AND NOT taken), "
+            f"NOT ({SHARED} AND {SHARED})",
             (
                 row.number, expected, len(records), link, pack(lines), pack_seals(seals), nonce or None,
                 length, link, self.chain.end(session, length, link), owner, epoch,
                 self._claim_checksum(row, session, owner, epoch),
                 change.status, change.agent, change.title, change.at or None,
                 None if expected else change.at or None, change.parent, row.number, session,
+                self._room, bucket_of(session, False), self._room, bucket_of(session, appending.ends),
             ),
         ).fetchone()  # fmt: skip
         assert made is not None
-        appending.head = _Head(length, link, made[0])
+        appending.head, appending.heard = _Head(length, link, made[0]), made[2]
         return bool(made[1])
 
     def _check(self, db: Connection, row: _Row, session: str, expected: int) -> None:
@@ -300,6 +316,12 @@ class PostgresStore:
         if (owner, epoch) == (row.owner, row.epoch):
             return row.claim
         return claim_checksum(self.chain, session, owner, epoch, row.engine)
+
+    # ------------------------------------------------------------ wake-ups for readers
+
+    def listen(self, session: str, ring: Callable[[], None], *, ends: bool = False) -> Callable[[], None]:
+        """Call `ring` after appends to a session, or with `ends` only after those that end a turn or let it wait."""
+        return self._wake_ups.get().listen(session, ring, ends)
 
     # ------------------------------------------------------------ work for workers
 
@@ -624,11 +646,20 @@ def _use_owner(store: object, settings: Settings) -> Lease[Owner[ServerLock]]:
     return Lease(store, f"({settings.place})", key, lambda: Owner(ServerLock(lambda: connect_alone(settings))))
 
 
+def _use_wake_ups(store: object, settings: Settings) -> Lease[WakeUps]:
+    """What wakes readers of logs in this process, for as long as the store lives."""
+    key = ("wake-ups", "postgresql", settings)
+    return Lease(store, f"({settings.place})", key, lambda: WakeUps(settings))
+
+
 _NO_CHANGE = Change()
 
 
 class _Appending:
-    """A batch to append. The attempt that writes it sets `head`, whether or not the write is committed."""
+    """A batch to append. The attempt that writes it sets `head`, whether or not the write is committed.
+
+    `ends` says that it ends a turn or lets it wait, and `heard` that other processes listen to the session.
+    """
 
     def __init__(self, session: str, records: Sequence[Record], expected: int, claim: Claim | None) -> None:
         self.session = session
@@ -636,6 +667,7 @@ class _Appending:
         self.expected = expected
         self.claim = claim
         self.head: _Head | None = None
+        self.ends = self.heard = False
 
 
 def _locked(db: Connection, session: str) -> _Row | None:
