@@ -704,6 +704,7 @@ def load_beside(name: str) -> ModuleType:
 api_pages = load_beside("api_pages")
 comparison = load_beside("comparison")
 benchmark_pages = load_beside("benchmark_pages")
+diagrams = load_beside("diagrams")
 
 
 def agent_file_schema() -> str:
@@ -731,6 +732,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "behaviours.md": behaviours_page,
     comparison.PAGE: comparison.page,
     **benchmark_pages.PAGES,
+    **diagrams.PAGES,
     **{page: partial(api_pages.text_of, page) for page in api_pages.paths()},
 }
 
