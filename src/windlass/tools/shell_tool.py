@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from windlass.errors import ToolError
+from windlass.messages import ToolResult
 from windlass.records import SessionEnded
 from windlass.turns import Turn
 
@@ -49,7 +50,7 @@ class ShellTool:
         weakref.finalize(self, end_all, self._shells.open)
 
     @tool(destructive=True, sequential=True, open_world=True)
-    async def shell(self, command: str, turn: Turn[Any], timeout: float | None = None) -> str:
+    async def shell(self, command: str, turn: Turn[Any], timeout: float | None = None) -> ToolResult:
         """Run a command in bash, in the workspace. The shell stays open: folder, variables and functions are kept.
 
         The result has the output and errors of the command. Commands cannot ask for input.
@@ -86,7 +87,8 @@ class ShellTool:
             await self._end(session, ended)
             note = f"{ended}; its processes were ended, and the next command gets a new shell in the workspace"
         before = f"[this is a new shell: {news}]\n" if news else ""
-        return before + _shown(capture, note, keeps_all)
+        left = {"cwd": shell.folder} if shell.folder and not ended else None
+        return ToolResult.of(before + _shown(capture, note, keeps_all), data=left)
 
     async def _end(self, session: str, why: str) -> None:
         """End a shell, however often this task is cancelled meanwhile."""

@@ -31,7 +31,7 @@ _DRIVER = """
 ulimit -c 0; [ {files} = 0 ] || ulimit -f {files}; [ {processes} = 0 ] || ulimit -u {processes} 2>/dev/null
 while IFS= read -r -d '' -u {commands} __windlass_command; do
   eval "$__windlass_command" {commands}<&- {statuses}>&- </dev/null
-  printf '%d\\0' "$?" >&{statuses}
+  printf '%d %s\\0' "$?" "$PWD" >&{statuses}
 done
 """
 
@@ -70,7 +70,10 @@ class Capture:
 
 
 class Shell:
-    """One bash, started at once. It runs one command at a time, and is used by one event loop at a time."""
+    """One bash, started at once. It runs one command at a time, and is used by one event loop at a time.
+
+    `folder` is where the latest command has left it.
+    """
 
     def __init__(self, sandbox: Sandbox, env: Mapping[str, str], limits: Mapping[str, int]) -> None:
         self._temporary = tempfile.mkdtemp(prefix="windlass-shell-")
@@ -97,6 +100,7 @@ class Shell:
         for descriptor in (self._statuses, self._output):
             os.set_blocking(descriptor, False)
         self.used = 0.0
+        self.folder = ""
         self.busy = False
         self.closed = False
 
@@ -142,8 +146,11 @@ class Shell:
         while ready > 0 and (rest := os.read(self._output, min(ready, _CHUNK))):
             capture.add(rest)
             ready -= len(rest)
+        status, _, folder = data.partition(b"\0")[0].partition(b" ")
+        if data:
+            self.folder = os.fsdecode(folder)
         if not done.done():
-            done.set_result(int(data.split(b"\0")[0]) if data else None)
+            done.set_result(int(status) if data else None)
 
     def end(self, grace: float = GRACE) -> None:
         """End the shell and all that it started: SIGTERM, then SIGKILL. It may block for `grace` seconds."""

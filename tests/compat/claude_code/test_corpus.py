@@ -27,6 +27,8 @@ def name_of(case: dict[str, Any]) -> str:
 def skip_without_jq(case: dict[str, Any]) -> None:
     """Not every machine has jq, which hook scripts like to call; CI must have it."""
     text = (CORPUS / case["script"]).read_text() if "script" in case else case["command"]
+    if "needs" in case and shutil.which(case["needs"]) is None:
+        pytest.skip(f"{case['needs']} is not installed")
     if "jq" in text and shutil.which("jq") is None and not os.environ.get("CI"):
         pytest.skip("jq is not installed")
 

@@ -23,7 +23,7 @@ from windlass.events import (
     TurnFailed,
     TurnStarting,
 )
-from windlass.messages import Message, TextPart
+from windlass.messages import Message, TextPart, ToolResult
 from windlass.protocols import Model
 from windlass.records import Asked, Compacted, Injected, SessionEnded
 from windlass.turns import Turn
@@ -31,10 +31,12 @@ from windlass.turns import Turn
 from .aliases import Aliases, CallView, ToolAlias, parameters_of
 from .contexts import fitted
 from .engine import Engine, Firing, note_of
+from .environment import ENV_FILE_EVENTS
 from .handlers import HookRun, Payload
 from .matchers import Subject
 from .naming import call_id
 from .plain_text import plain_text
+from .protocol import EVENTS
 from .responses import failure_of, output_text, response_of
 from .sessions import SessionState, SessionStates
 from .sources import Found
@@ -92,6 +94,7 @@ class Bridge:
         if has("SessionStart"):
             registrar.hook(SessionStarting, name=f"{name}.SessionStart")(self.session_starting)
             registrar.hook(Resuming, name=f"{name}.resumed")(self.resuming)
+        if has("SessionStart", "CwdChanged"):
             registrar.reveal(self.reveal_env, tool=_is_shell, name=f"{name}.env", inherit=True)
         registrar.hook(TurnStarting, name=f"{name}.UserPromptSubmit", inherit=True)(self.turn_starting)
         registrar.hook(StepStarting, name=f"{name}.PostToolBatch", inherit=True)(self.step_starting)
@@ -101,6 +104,8 @@ class Bridge:
             registrar.approver(self.answer)
         if has("PostToolUse", "PostToolUseFailure"):
             registrar.hook(ToolReturning, name=f"{name}.PostToolUse", inherit=True)(self.tool_returning)
+        elif self._follows():
+            registrar.hook(ToolReturning, name=f"{name}.cwd", inherit=True, tool=_is_shell)(self.shell_returning)
         if has("Stop") or self._may_wake():
             registrar.gate(Stopping, name=f"{name}.Stop")(self.stopping)
         if has("SubagentStop"):
@@ -113,6 +118,10 @@ class Bridge:
             registrar.observe(Asked, name=f"{name}.Notification")(self.asked)
         if has("StopFailure"):
             registrar.observe(TurnFailed, name=f"{name}.StopFailure", wait=True)(self.turn_failed)
+
+    def _follows(self) -> bool:
+        """Whether there are hooks that run during a turn, whose folder follows the shell."""
+        return self.engine.has(*[event for event in EVENTS if EVENTS[event].here])
 
     def _may_wake(self) -> bool:
         return self.engine.wakes
@@ -145,18 +154,19 @@ class Bridge:
         except OSError as error:
             log.warning("the transcript %s cannot be written: %s", transcript.path, error)
         project = self._options.project
+        cwd = state.folders.get(agent, project)
         data: dict[str, Any] = {
             "session_id": state.name,
             "transcript_path": str(state.transcript().path),
-            "cwd": project,
+            "cwd": cwd,
         }
         if event not in _WITHOUT_MODE:
             data["permission_mode"] = self._options.permission_mode
         if agent:
             data |= {"agent_id": agent, "agent_type": turn.agent}
         data |= {"hook_event_name": event, **fields}
-        env_file = state.env_file if event == "SessionStart" else None
-        payload = Payload(data, state.name, project, project, env_file)
+        env_file = state.env_file if event in ENV_FILE_EVENTS else None
+        payload = Payload(data, state.name, project, cwd, env_file)
         verdict = await self.engine.fire(Firing(event, value, payload, subject, seconds), turn if live else None)
         self._tell(verdict, turn if live else None)
         return verdict
@@ -290,7 +300,9 @@ class Bridge:
 
     def _view(self, event: ToolCalling | ToolReturning) -> tuple[CallView, Subject]:
         view = self._aliases.view(event.call, event.tool)
-        return view, Subject(view.tool, view.input, self._options.project, self._options.project)
+        state, agent = self._sessions.of(event.turn.session_id)
+        project = self._options.project
+        return view, Subject(view.tool, view.input, state.folders.get(agent, project), project)
 
     async def tool_calling(self, event: ToolCalling, turn: Turn[Any]) -> Says | None:
         """PreToolUse, once for each call in a process: a call that a person has approved since is not fired again."""
@@ -333,6 +345,8 @@ class Bridge:
         if event.result.status not in ("ok", "error"):
             return None
         view, subject = self._view(event)
+        if view.tool == "Bash":
+            await self._follow(event.result, turn)
         call = _call(view, event.call.id)
         failure = failure_of(view, event.result)
         if failure is None:
@@ -352,6 +366,23 @@ class Bridge:
         texts = [*verdict.blocks, *verdict.context]
         return _says(_halt(verdict), self._context(texts, turn), changed)
 
+    async def shell_returning(self, event: ToolReturning, turn: Turn[Any]) -> None:
+        """Follow the shell where no hook looks at results."""
+        await self._follow(event.result, turn)
+
+    async def _follow(self, result: ToolResult, turn: Turn[Any]) -> None:
+        """Hooks run where the shell is now: CwdChanged."""
+        new = result.data.get("cwd") if isinstance(result.data, Mapping) else None
+        state, agent = self._sessions.of(turn.session_id)
+        old = state.folders.get(agent, self._options.project)
+        new = new if isinstance(new, str) else self._options.project  # the shell ended, and the next one starts there
+        if new == old:
+            return
+        state.folders[agent] = new
+        await self._fire("CwdChanged", "", {"old_cwd": old, "new_cwd": new}, turn)
+        if self.engine.has("CwdChanged"):
+            state.load_env()
+
     async def answer(self, asked: Asked, turn: Turn[Any]) -> Approve | Edit | Reject | None:
         """Answer a question about a call: a hook has allowed it already, or PermissionRequest hooks decide."""
         if asked.event != "ToolCalling" or asked.call is None or asked.approvers is not None:
@@ -363,7 +394,9 @@ class Bridge:
             return None
         tool = self._tool(asked.call.name)
         view = self._aliases.view(asked.call, tool)
-        subject = Subject(view.tool, view.input, self._options.project, self._options.project)
+        project = self._options.project
+        state, agent = self._sessions.of(turn.session_id)
+        subject = Subject(view.tool, view.input, state.folders.get(agent, project), project)
         fields = {**_call(view, ""), "permission_suggestions": []}
         verdict = await self._fire("PermissionRequest", view.tool, fields, turn, subject=subject, live=False)
         return self._resolution(asked, view, verdict, tool)

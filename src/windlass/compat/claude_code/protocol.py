@@ -128,7 +128,9 @@ EVENTS: dict[str, Event] = {
     "TaskCompleted": Event(exit2="block"),
     "TeammateIdle": Event(exit2="block"),
     "ConfigChange": Event("source", "block", decides=True, continues=False, types=NO_MODEL),
-    "CwdChanged": Event(answers={"watchPaths": "texts"}, continues=False, types=NO_MODEL),
+    "CwdChanged": Event(
+        answers={"watchPaths": "texts"}, here="ToolReturning of a shell", continues=False, types=NO_MODEL
+    ),
     "FileChanged": Event("file_path", answers={"watchPaths": "texts"}, continues=False, types=NO_MODEL),
     "DirectoryAdded": Event("source", continues=False, types=NO_MODEL),
     "WorktreeCreate": Event(exit2="block", answers={"worktreePath": "text"}, continues=False, types=NO_MODEL),

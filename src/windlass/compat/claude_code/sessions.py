@@ -32,6 +32,7 @@ class SessionState:
         self.allowed: dict[str, str] = {}
         self.judged: dict[tuple[str, str], Verdict] = {}
         self.batches: dict[str, int] = {}
+        self.folders: dict[str, str] = {}
         self._make = make
         self._transcripts: dict[str, Transcript] = {}
         self._env_path: Path | None = None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from windlass.messages import Message, ModelReply, TextPart, ThinkingPart, ToolCall, ToolCallPart, ToolResultPart
+from windlass.messages import Message, ModelReply, TextPart, ThinkingPart, ToolCall, ToolCallPart, ToolResultPart, Usage
 from windlass.tools import Tool
 from windlass.turns import Turn
 
@@ -25,11 +25,12 @@ _INLINE = 64
 
 
 class _Scene(NamedTuple):
-    """What lines have in common that are written together."""
+    """What lines have in common that are written together, and the latest replies by the ids of their messages."""
 
     model: str
     at: str
     tools: Mapping[str, Tool[..., Any]]
+    replies: Mapping[str, ModelReply]
 
 
 class Transcript:
@@ -73,7 +74,7 @@ class Transcript:
             reply = _open_reply(turn)
             if not fresh and self._begun and (reply is None or reply[0] in self._early):
                 return
-            scene = _Scene(turn.model, _time(turn.now()), turn.tools)
+            scene = _Scene(turn.model, _time(turn.now()), turn.tools, _latest_replies(turn))
 
             def write() -> None:
                 self._write([*self._entries(fresh, reply, scene)])
@@ -97,14 +98,28 @@ class Transcript:
             yield from self._of(reply[1].message, scene)
 
     def _of(self, message: Message, scene: _Scene) -> Iterator[dict[str, Any]]:
-        """The lines of a message: one for each block of the assistant, and one for anything else."""
+        """The lines of a message: one for each block of the assistant, one for each result, one for anything else."""
         if message.role == "assistant":
+            reply = scene.replies.get(message.id)
+            common = {
+                "id": self._message_id(message),
+                "type": "message",
+                "role": "assistant",
+                "model": (reply.model if reply is not None else None) or scene.model,
+            }
+            ending = {
+                "stop_reason": "tool_use" if message.tool_calls else "end_turn",
+                "stop_sequence": None,
+                "usage": _usage(reply),
+            }
             for block in self._blocks(message, scene):
-                content = {"role": "assistant", "type": "message", "model": scene.model, "content": [block]}
-                yield self._line("assistant", content, scene.at)
+                yield self._line("assistant", {**common, "content": [block], **ending}, scene.at)
+        elif message.role == "user":
+            yield self._line("user", {"role": "user", "content": message.text}, scene.at)
         else:
-            blocks: Any = message.text if message.role == "user" else self._blocks(message, scene)
-            yield self._line("user", {"role": "user", "content": blocks}, scene.at)
+            for block in self._blocks(message, scene):
+                line = self._line("user", {"role": "user", "content": [block]}, scene.at)
+                yield {**line, "toolUseResult": block.get("content", "")}
 
     def _blocks(self, message: Message, scene: _Scene) -> list[dict[str, Any]]:
         """The parts of a message as blocks of the Messages API. Calls have the names and fields that hooks know."""
@@ -125,6 +140,9 @@ class Transcript:
                 case _:
                     blocks.append({"type": type(part).__name__.removesuffix("Part").lower()})
         return blocks
+
+    def _message_id(self, message: Message) -> str:
+        return "msg_" + uuid.uuid5(_SPACE, f"{self._common['sessionId']} {message.id}").hex[:24]
 
     def _line(self, kind: str, message: Any, at: str) -> dict[str, Any]:
         own = str(uuid.uuid5(_SPACE, f"{self._common['sessionId']} {self.path.name} {self._lines}"))
@@ -153,6 +171,28 @@ def _encoded(value: Any) -> bytes:
         import json
 
         return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _latest_replies(turn: Turn[Any]) -> dict[str, ModelReply]:
+    """The replies of the step under way and of the latest one, by the ids that their messages have."""
+    state, found = turn.state, dict[str, ModelReply]()
+    last = state.turn.last if state.turn is not None else None
+    for step in (last, state.open):
+        if step is not None and step.reply is not None:
+            found[step.reply.message.id or ""] = step.reply
+    return found
+
+
+def _usage(reply: ModelReply | None) -> dict[str, Any]:
+    """What a reply cost, in the words of the Messages API: input does not include what was cached."""
+    used = Usage() if reply is None else reply.usage
+    return {
+        "input_tokens": max(used.input - used.cached - used.cache_written, 0),
+        "cache_creation_input_tokens": used.cache_written,
+        "cache_read_input_tokens": used.cached,
+        "output_tokens": used.output,
+        "service_tier": "standard",
+    }
 
 
 def _open_reply(turn: Turn[Any]) -> tuple[str, ModelReply] | None:
