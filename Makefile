@@ -47,10 +47,10 @@ test: $(DEV) ## Run the tests; ARGS="-k name" goes to pytest
 attack: $(DEV) ## Attack the hooks over the whole matrix of events, decisions and ways of running
 	@WINDLASS_ATTACK=1 $(BIN)/python -m pytest -q -n auto tests/attacks $(ARGS)
 
-campaign: $(DEV) ## Kill every scenario on every store, cancel 10,000 turns, try 10,000 agent files, MCP results, HTTP bodies, answers of hooks
+campaign: $(DEV) ## Kill every scenario on every store, cancel 10,000 turns, simulate capabilities, try 10,000 agent files, MCP results, HTTP bodies, answers of hooks
 	@WINDLASS_CAMPAIGN=1 WINDLASS_SOAK_SECONDS=60 $(BIN)/python -m pytest -q -n auto \
 		tests/agent_files tests/compat/claude_code/test_reading.py tests/crash tests/mcp/test_contents.py tests/replay \
-		tests/server/test_bodies.py tests/server/test_streams.py tests/test_cancel_anywhere.py $(ARGS)
+		tests/server/test_bodies.py tests/server/test_streams.py tests/simulation tests/test_cancel_anywhere.py $(ARGS)
 
 siege: $(DEV) ## Kill, stop, cut off and race processes and tamper with both stores for five to ten minutes; SEED=7 repeats it
 	@seed=$(or $(SEED),$$(date +%s)); echo "seed $$seed; repeat it with: make siege SEED=$$seed"; \

@@ -154,6 +154,37 @@ def stuck_lock(world: SimulatedWorld) -> Agent[Any, Any]:
     return Agent(model(), tools=[reserve, release])
 
 
+def spinning(world: SimulatedWorld) -> Agent[Any, Any]:
+    """A tool waits for something by asking again and again."""
+
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        while True:  # noqa: ASYNC110 -- the bug
+            await asyncio.sleep(0)
+
+    return Agent(model(), tools=[pay])
+
+
+def exiting(world: SimulatedWorld) -> Agent[Any, Any]:
+    """A tool wants to end the process."""
+
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        raise SystemExit(3)
+
+    return Agent(model(), tools=[pay])
+
+
+def built_once(world: SimulatedWorld) -> Agent[Any, Any]:
+    """Building the agent takes a lock that a crash does not release."""
+    if world.data.setdefault("locked", False):
+        raise RuntimeError("another process is at work")
+    world.data["locked"] = True
+    return Agent(model(), tools=[pay])
+
+
 # ---------------------------------------------------------------- hooks
 
 

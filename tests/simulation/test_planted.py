@@ -39,6 +39,11 @@ BUGS: dict[str, tuple[Simulation, str, int]] = {
     "real dice": (
         Simulation(planted.real_chance, grammar=planted.PAYMENTS, faults=Faults.none()), "nondeterminism", 401,
     ),
+    "a tool that runs on and on": (Simulation(planted.spinning, grammar=planted.PAYMENTS), "hang", 2),
+    "a tool that exits": (Simulation(planted.exiting, grammar=planted.PAYMENTS), "error", 2),
+    "an agent that cannot be built after a crash": (
+        Simulation(planted.built_once, grammar=planted.PAYMENTS), "build", 60,
+    ),
     "a store that changes what it has": (
         Simulation(planted.pays, grammar=planted.PAYMENTS, store=planted.ForgetfulStore), "store", 100,
     ),

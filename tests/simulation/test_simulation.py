@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -82,6 +85,41 @@ def test_a_seed_gives_the_same_session_in_every_process_and_with_every_hash_seed
         )
         digests.add(done.stdout)
     assert len(digests) == 1
+
+
+def observed_durably() -> Agent[Any, Any]:
+    agent: Agent[Any, Any] = Agent(ScriptedModel(), tools=[planted.pay])
+
+    @agent.observe(ToolReturned, durable=True)
+    async def follow(fact: ToolReturned) -> None:
+        await asyncio.sleep(3)
+
+    @agent.observe(ToolReturned, wait=True)
+    async def wait(fact: ToolReturned) -> None:
+        await asyncio.sleep(3)
+
+    return agent
+
+
+def test_durable_observers_of_sessions_beside_each_other_do_not_wait_for_each_other() -> None:
+    simulation = Simulation(observed_durably)
+    together = lines(simulation, list(range(32)))
+    assert [lines(simulation, [seed])[0] for seed in range(32)] == together
+    simulation.run(seeds=60)
+
+
+def test_a_turn_that_takes_long_and_gets_on_does_not_hang() -> None:
+    @tool
+    async def think() -> str:
+        """Think."""
+        await asyncio.sleep(100)
+        return ""
+
+    def build() -> Agent[Any, Any]:
+        return Agent(ScriptedModel(), tools=[think])
+
+    report = simulate(build, seeds=10, grammar=Grammar(steps=(6, 6)), faults=Faults.none(), patience=120)
+    assert report.steps > 60
 
 
 def test_everything_that_may_happen_happens_in_some_session() -> None:
@@ -201,9 +239,57 @@ def sleeps_by_name() -> str:
     return ""
 
 
+@tool
+def starts_bare_thread() -> str:
+    """Start."""
+    _thread.start_new_thread(print, ())
+    return ""
+
+
+@tool
+def waits_for_thread() -> str:
+    """Wait."""
+    threading.Event().wait(0.001)
+    return ""
+
+
+@tool
+def selects() -> str:
+    """Wait."""
+    select.select([], [], [], 0.001)
+    return ""
+
+
+@tool
+def signals() -> str:
+    """Signal."""
+    os.kill(os.getpid(), 0)
+    return ""
+
+
+@tool
+def sets_alarm() -> str:
+    """Signal."""
+    signal.alarm(0)
+    return ""
+
+
+@tool
+def runs_loop() -> str:
+    """Run."""
+    asyncio.new_event_loop()
+    return ""
+
+
 @pytest.mark.parametrize(
     ("offender", "what"),
     [
+        (starts_bare_thread, "starts a thread"),
+        (waits_for_thread, "waits for another thread"),
+        (selects, "waits in real time"),
+        (signals, "sends a signal"),
+        (sets_alarm, "uses signals"),
+        (runs_loop, "starts an event loop"),
         (starts_thread, "starts a thread"),
         (opens_socket, "opens a socket"),
         (starts_process, "starts a process"),
@@ -381,7 +467,7 @@ def test_the_command_exits_with_1_and_prints_the_test_as_text_and_as_json(app: P
     assert failed["violation"]["check"] == "one_guest_a_seat"
     again = CliRunner().invoke(main, ["simulate", "shop.py:RACE", "--seed", str(failed["seed"])])
     assert again.exit_code == 1
-    assert "1 sessions" in again.output
+    assert "1 session," in again.output
 
 
 def test_the_command_exits_with_2_if_the_agent_cannot_be_simulated(app: Path) -> None:
@@ -394,3 +480,77 @@ def test_the_command_exits_with_2_if_the_agent_cannot_be_simulated(app: Path) ->
     assert refused.exit_code == 2
     assert "opens a socket" in refused.output
     assert CliRunner().invoke(main, ["simulate", "real.py:nothing"]).exit_code == 2
+
+
+SETS = """
+from windlass import Agent, tool
+from windlass.testing import ScriptedModel
+
+@tool
+async def join(number: int) -> str:
+    'Join.'
+    return ' '.join({'ann', 'bob', 'eve', str(number)})
+
+def build():
+    return Agent(ScriptedModel(), tools=[join])
+"""
+
+
+def test_the_order_of_a_set_is_found_in_another_process_and_the_printed_test_fails(app: Path) -> None:
+    (app / "sets.py").write_text(SETS)
+    command = [sys.executable, "-m", "windlass", "simulate", "sets.py:build", "--seeds", "1", "--json"]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=app, check=False)
+    assert found.returncode == 1, found.stderr
+    [failed] = json.loads(found.stdout)["failures"]
+    assert "PYTHONHASHSEED" in failed["violation"]["text"]
+    assert_fails_when_pasted(failed["test"], app)
+
+
+def assert_fails_when_pasted(test: str, folder: Path) -> None:
+    (folder / "test_pasted.py").write_text(f"{test}\n")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(folder),
+        "test_pasted.py",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    assert done.returncode == 1, done.stdout
+    assert "1 failed" in done.stdout
+
+
+def test_the_printed_test_fails_in_a_process_of_its_own(app: Path) -> None:
+    """Also if the script that simulates is `__main__`, and its grammar says what users never say by default."""
+    (app / "script.py").write_text(
+        "from windlass import Agent, Deny, TurnStarting, Halt\n"
+        "from windlass.testing import Grammar, ScriptedModel, SimulationFailed, simulate\n\n"
+        "def build():\n"
+        "    return Agent(ScriptedModel())\n\n"
+        "def never_refunds(moment):\n"
+        "    assert 'refund' not in str(moment.state.messages)\n\n"
+        "if __name__ == '__main__':\n"
+        "    try:\n"
+        "        grammar = Grammar(messages=['Hello.', 'I want a refund.'], turns=(2, 3))\n"
+        "        simulate(build, seeds=20, grammar=grammar, invariants=[never_refunds])\n"
+        "    except SimulationFailed as failed:\n"
+        "        print(failed.report.failures[0].test)\n"
+    )
+    printed = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, cwd=app, check=True).stdout
+    assert "from script import build, never_refunds" in printed
+    assert_fails_when_pasted(printed, app)
+
+
+def test_what_cannot_be_imported_is_named_in_the_printed_test() -> None:
+    def bad(moment: Moment) -> str:
+        return "bad"
+
+    report = Simulation(lambda: planted.pays(), invariants=[bad], faults=Faults.none()).report(seeds=1)
+    test = report.failures[0].test
+    compile(test, "test", "exec")
+    assert "# bad: the function of " in test
+    assert "the lambda of " in test

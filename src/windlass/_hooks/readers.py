@@ -26,6 +26,7 @@ from .compiled import CompiledHooks
 from .cursors import Cursor
 from .hooks import Hook
 from .runs import BATCH, SKIPPED, AnyTurn, Run, SessionOnly, Told
+from .shared import Shared
 
 if TYPE_CHECKING:
     from windlass.stores.links import Links
@@ -182,7 +183,7 @@ class Reader:
                 await cursor.save()
             raise
         finally:
-            _CLAIMS.pop(key).set_result(None)
+            _claims().pop(key).set_result(None)
 
     async def _read_on(self, cursor: Cursor) -> bool:
         """Deliver the facts that the log has after the cursor. Whether the log had records there.
@@ -346,7 +347,7 @@ class Readers:
             return reader
 
 
-_CLAIMS: dict[tuple[int, str, str], Future[None]] = {}
+_claims = Shared[dict[tuple[int, str, str], Future[None]]](dict, "windlass reads")
 """The reads under way in this process, of all agents, by store, observer and session."""
 
 _CLAIMS_LOCK = threading.Lock()
@@ -354,8 +355,9 @@ _CLAIMS_LOCK = threading.Lock()
 
 def _claim(key: tuple[int, str, str]) -> Future[None] | None:
     """Claim a key for reading. If another reader has it, return the future to wait for."""
+    claims = _claims()
     with _CLAIMS_LOCK:
-        if (other := _CLAIMS.get(key)) is None:
-            _CLAIMS[key] = Future()
-            _CLAIMS[key].set_running_or_notify_cancel()  # no cancelled waiter can cancel it
+        if (other := claims.get(key)) is None:
+            claims[key] = Future()
+            claims[key].set_running_or_notify_cancel()  # no cancelled waiter can cancel it
         return other

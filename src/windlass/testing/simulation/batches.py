@@ -106,7 +106,7 @@ def simulating() -> Generator[None, None, None]:
 class _Batch:
     def __init__(self, setting: Setting, cases: Sequence[SimulatedCase]) -> None:
         self._setting = setting
-        self._loop = SimulatedLoop(self._stalled)
+        self._loop = SimulatedLoop(self._stalled, _spins)
         self.worlds = [Stage(case, setting.faults, setting.grammar, setting.store(), self._loop) for case in cases]
 
     def play(self, *, verify: bool) -> list[Played]:
@@ -195,6 +195,12 @@ def _shared_objects() -> dict[Any, Any]:
     """What the agents of one simulated process share."""
     life = LIFE.get()
     return {} if life is None else life.shared
+
+
+def _spins(life: Life) -> None:
+    """A process runs on and on without waiting for anything."""
+    if life.end is not None and not life.end.done():
+        life.end.set_result("spins")
 
 
 class _Randomness:

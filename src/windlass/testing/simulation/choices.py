@@ -20,13 +20,17 @@ class SimulatedCase(Struct, frozen=True):
     choices: Mapping[str, Any] | None = None
 
 
+class SeededRandom(Random):
+    """A generator that draws from the seed alone."""
+
+
 class Choices:
     """What a seed decides, in the order in which it is asked. `made` has all that is out of the ordinary."""
 
     __slots__ = ("_counts", "_known", "made", "random")
 
     def __init__(self, case: SimulatedCase) -> None:
-        self.random = Random(case.seed)
+        self.random = SeededRandom(case.seed)
         self.made: dict[str, Any] = {}
         self._known = case.choices
         self._counts: dict[str, int] = {}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from copy import copy
+from random import Random
 from typing import Any, NoReturn
+
+import msgspec
 
 from windlass.deltas import AnyDelta
 from windlass.errors import StoreError
@@ -17,9 +20,10 @@ from windlass.records import Record, decode, encode
 from windlass.testing.models import Scripted, breaks, calls, play_stream, play_whole, says
 from windlass.tools import Tool
 
-from .grammar import ERRORS, Reply
+from .grammar import ERRORS, SAYS, Reply
 from .lives import LIFE
 from .loops import running
+from .values import fitting
 from .worlds import EPOCH, INVOCATION, Invocation, Stage, current
 
 
@@ -233,8 +237,15 @@ async def _next_reply(world: Stage, request: ModelRequest, *, streamed: bool) ->
         wanted = [(name, arguments) for name, arguments in chosen["calls"]]
         said = calls(wanted, _text=chosen.get("say", ""), _usage=_SPENT)
     else:
-        said = says(chosen.get("say", world.grammar.says[0]), usage=_SPENT)
+        said = says(chosen["say"] if "say" in chosen else _shortest(request), usage=_SPENT)
     return breaks(said, pieces=chosen["cut"]) if "cut" in chosen else said
+
+
+def _shortest(request: ModelRequest) -> str:
+    """What the model says if a case does not tell."""
+    if request.output is None:
+        return SAYS[0]
+    return msgspec.json.encode(fitting(request.output)(Random(0))).decode()
 
 
 # ---------------------------------------------------------------- tools

@@ -27,6 +27,9 @@ ERRORS: dict[str, type[ModelError]] = {
 }
 """The errors of a vendor that a simulated model raises."""
 
+MESSAGES, SAYS = ("Please help.", "Go on."), ("Done.", "I could not do that.")
+"""What users and models say if a grammar does not tell; the first of each if a case does not tell."""
+
 Reply: TypeAlias = dict[str, Any]
 """A reply as a choice: `say`, `calls`, `error`, `cut` (after so many pieces)."""
 
@@ -63,8 +66,8 @@ class Grammar:
     def __init__(
         self,
         *calls: MayCall,
-        says: Sequence[str] = ("Done.", "I could not do that."),
-        messages: Sequence[str] = ("Please help.", "Go on."),
+        says: Sequence[str] = SAYS,
+        messages: Sequence[str] = MESSAGES,
         turns: tuple[int, int] = (1, 2),
         steps: tuple[int, int] = (0, 6),
         parallel: int = 3,

@@ -17,19 +17,21 @@ from .threads import in_simulated_thread
 QUANTUM = 2.0**-20
 """The smallest step of virtual time, about a microsecond. Times are multiples of it, so that sums of them are exact."""
 
-STUCK = 1_000_000
-"""How many rounds of the loop may pass without any time passing before something is said to spin."""
+STUCK = 50_000
+"""How many rounds of the loop may pass without any time passing before what still runs is said to spin."""
 
 
 class SimulatedLoop(base_events.BaseEventLoop):
     """An event loop whose time passes only when nothing can run; then it jumps to the next timer.
 
-    `stalled` is called when there is no timer either: it must make something run. The order in which callbacks run is
-    that of every asyncio loop. Several sessions may share a loop: none changes the order or the time of another.
+    `stalled` is called when there is no timer either: it must make something run. `spins` is called for each process
+    that runs on and on without any time passing. The order in which callbacks run is that of every asyncio loop.
+    Several sessions may share a loop: none changes the order or the time of another.
     """
 
-    def __init__(self, stalled: Callable[[], bool]) -> None:
+    def __init__(self, stalled: Callable[[], bool], spins: Callable[[Life], None]) -> None:
         super().__init__()
+        self._spins = spins
         self._now = 0.0
         self._rank = 0
         self._rounds = 0
@@ -55,10 +57,23 @@ class SimulatedLoop(base_events.BaseEventLoop):
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle._cancelled:
-                handle._run()
+                try:
+                    handle._run()
+                except SystemExit:
+                    if _life_of(handle) is None:
+                        raise  # else the task has the exception, too, and only its process ends
         self._rounds += 1
         if self._rounds > STUCK:
-            raise RuntimeError(f"something runs for ever without waiting: {ready[0] if ready else 'nothing'!r}")
+            self._stop_spinning()
+
+    def _stop_spinning(self) -> None:
+        """No time passes, since something is always ready: end the processes that it belongs to."""
+        self._rounds = 0
+        lives = {id(life): life for handle in self._callbacks if (life := _life_of(handle)) is not None}
+        if not lives:
+            raise RuntimeError("the simulation runs for ever without any time passing")
+        for life in lives.values():
+            self._spins(life)
 
     def _let_time_pass(self) -> None:
         """Nothing can run: jump to the next timer."""
@@ -148,9 +163,14 @@ def _inherit(context: Context) -> None:
     context.run(LIFE.set, LIFE.get())
 
 
-def _is_dead(handle: Any) -> bool:
+def _life_of(handle: Any) -> Life | None:
+    """The process that a callback belongs to."""
     context: Context | None = handle._context
-    life = None if context is None else context.get(LIFE)
+    return None if context is None else context.get(LIFE)
+
+
+def _is_dead(handle: Any) -> bool:
+    life = _life_of(handle)
     return life is not None and life.dead
 
 

@@ -22,6 +22,7 @@ from windlass.errors import (
 from windlass.messages import AnyMessage
 from windlass.states import State, over
 
+from .grammar import MESSAGES
 from .loops import SimulatedLoop
 from .people import answers_to
 from .worlds import SESSION, Stage, describe_running
@@ -54,7 +55,7 @@ class Play:
         assert world.watcher is not None
         self._start()
         low, high = world.grammar.turns
-        turns = world.draw("turns", lambda random: random.randint(low, high)) or low
+        turns = world.draw("turns", lambda random: random.randint(low, high)) or 1
         for number in range(1, turns + 1):
             if not world.violations:
                 await self._turn(number)
@@ -67,8 +68,14 @@ class Play:
         """Start a process: the agent is built anew."""
         world = self.world
         life = world.begin()
-        life.agent = life.context.run(self._build, world)
         assert world.watcher is not None
+        try:
+            life.agent = life.context.run(self._build, world)
+        except ConfigError:
+            raise
+        except Exception as error:
+            world.violate("build", f"the agent could not be built: it raised {type(error).__name__}: {text_of(error)}")
+            return
         program = life.agent._compile()
         world.watcher.tools = program.tools
         if program.below:
@@ -81,7 +88,7 @@ class Play:
         assert watcher is not None
         low, high = world.grammar.steps
         world.steps = world.choices_random.randint(low, high)
-        text = world.draw("message", lambda random: random.choice(world.grammar.messages)) or world.grammar.messages[0]
+        text = world.draw("message", lambda random: random.choice(world.grammar.messages)) or MESSAGES[0]
         idle, steps, fold = 0, -1, watcher.fold_of()
         while idle < PASSES:
             idle = 0 if fold.steps != steps else idle + 1
@@ -153,11 +160,13 @@ class Play:
             self._start()
         life = world.life
         assert life is not None
+        if world.violations:  # it could not be started
+            return None
         failures = world.errors_injected
         life.end = self._loop.create_future()
         task = self._loop.create_task(make(life.agent), context=life.context.copy())
         task.add_done_callback(partial(_end, life.end, "done"))
-        timer = self._loop.call_later(self._patience, _end, life.end, "late")
+        timer = _Patience(self._loop, self._patience, world, life.end)
         ended = await life.end
         timer.cancel()
         if ended == "crashed":
@@ -173,7 +182,7 @@ class Play:
             raise
         except (StaleAnswer, NotSuspended):  # somebody was too late: the question, or the turn, was over
             self._answered = True
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
             if not isinstance(error, StoreError) or world.errors_injected == failures:
                 world.violate("error", f"the turn raised {type(error).__name__}: {text_of(error)}")
         return None
@@ -182,9 +191,11 @@ class Play:
         world, life = self.world, self.world.life
         assert life is not None
         running = describe_running(list(world.running.values()))
-        why = (
-            "nothing can run and no timer is set" if ended == "stalled" else f"after {self._patience:g} s it still runs"
-        )
+        why = {
+            "stalled": "nothing can run and no timer is set",
+            "spins": "it runs on and on without waiting for anything, such as `while True: await asyncio.sleep(0)`",
+            "late": f"it has recorded nothing for {self._patience:g} s, and still runs",
+        }[ended]
         world.violate("hang", f"{why}; under way: {running}")
         self._loop.freeze(life)
 
@@ -210,6 +221,30 @@ class Play:
                     self.world.violate("error", f"{what} raised {type(error).__name__}: {error}")
 
         self._loop.create_task(act())
+
+
+class _Patience:
+    """Ends what has recorded nothing for so many virtual seconds."""
+
+    def __init__(self, loop: SimulatedLoop, seconds: float, world: Stage, end: asyncio.Future[str]) -> None:
+        self._loop = loop
+        self._seconds = seconds
+        self._world = world
+        self._end = end
+        self._wait()
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+    def _wait(self) -> None:
+        self._seen = self._world.records_seen
+        self._timer = self._loop.call_later(self._seconds, self._look)
+
+    def _look(self) -> None:
+        if self._world.records_seen > self._seen:
+            self._wait()
+        else:
+            _end(self._end, "late")
 
 
 class _Ended:

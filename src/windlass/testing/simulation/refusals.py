@@ -1,9 +1,13 @@
-"""Refuses what a simulation cannot have: real threads, sockets, processes and sleeps."""
+"""Refuses what a simulation cannot have: real threads, sockets, processes, signals and sleeps."""
 
 from __future__ import annotations
 
+import _thread
+import asyncio
 import inspect
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -25,7 +29,7 @@ _STDLIB = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
 
 
 class NotSimulated(ConfigError):
-    """Code that was simulated uses something real: a thread, a socket, a process, or a sleep.
+    """Code that was simulated uses something real: a thread, a socket, a process, a signal, or a sleep.
 
     Give the agent a stand-in for the simulation, for example with `simulate(…, tools={…})`. `where` is the line.
     """
@@ -62,7 +66,7 @@ def check_refused() -> None:
 
 @contextmanager
 def refusing() -> Generator[None, None, None]:
-    """Refuse real threads, sockets, processes and sleeps of this thread within a block."""
+    """Refuse real threads, sockets, processes, signals and sleeps of this thread within a block."""
     _refused.clear()
     undo: list[Callable[[], None]] = []
     try:
@@ -77,14 +81,27 @@ def refusing() -> Generator[None, None, None]:
 
 
 _SLEEPS = "write `await asyncio.sleep(…)`, whose time is virtual"
+_THREADS = "use asyncio.to_thread, which is simulated"
+_WAITS = "wait with asyncio.Event, asyncio.Queue or asyncio.Condition"
+_LOOPS = "write it as `async def`, and await"
+_SIGNALS = ("signal", "alarm", "setitimer", "pause", "raise_signal", "sigwait", "sigwaitinfo", "sigtimedwait")
 _REAL: list[tuple[Any, str, str, str]] = [
-    (threading.Thread, "start", "starts a thread", "use asyncio.to_thread, which is simulated"),
+    (threading.Thread, "start", "starts a thread", _THREADS),
     (socket.socket, "__init__", "opens a socket", ""),
     (socket, "getaddrinfo", "looks up a host", ""),
     (socket, "gethostbyname", "looks up a host", ""),
     (subprocess.Popen, "__init__", "starts a process", ""),
     (time, "sleep", "sleeps in real time", _SLEEPS),
     *[(os, name, "starts a process", "") for name in ("fork", "forkpty", "system", "popen", "posix_spawn")],
+    *[(os, name, "sends a signal", "") for name in ("kill", "killpg")],
+    *[(signal, name, "uses signals", "") for name in _SIGNALS],
+    *[(select, name, "waits in real time", _SLEEPS) for name in ("select", "poll", "epoll", "kqueue")],
+    *[
+        (owner, name, "starts a thread", _THREADS)
+        for owner, name in ((_thread, "start_new_thread"), (_thread, "start_new"))
+    ],
+    *[(owner, name, "waits for another thread", _WAITS) for owner, name in ((threading.Condition, "wait"),)],
+    *[(owner, "new_event_loop", "starts an event loop of its own", _LOOPS) for owner in (asyncio, asyncio.events)],
 ]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -10,10 +12,18 @@ from msgspec import Struct
 from windlass.agent import Agent
 
 from .choices import SimulatedCase
+from .refusals import short_path
 from .worlds import Violation
 
 if TYPE_CHECKING:
     from .simulations import Simulation
+
+
+PATIENCE = 300.0
+"""After how many virtual seconds without a record a turn hangs, unless it is told otherwise."""
+
+LOADED = "_windlass_"
+"""How the names of modules begin that the command line has loaded from a file, beside others of that name."""
 
 
 class SimulationProgress(Struct, frozen=True):
@@ -55,16 +65,19 @@ class SimulationReport(Struct, frozen=True):
 
     def __str__(self) -> str:
         failed = f"{len(self.failures)} failed" if self.failures else "none failed"
-        head = (
-            f"{self.sessions} sessions, {self.steps} steps, {self.crashes} crashes in {self.seconds:.1f} s "
-            f"({self.rate:.0f} a second): {failed}"
-        )
+        counts = f"{_counted(self.sessions, 'session')}, {_counted(self.steps, 'step')}"
+        crashes = _counted(self.crashes, "crash", "crashes")
+        head = f"{counts}, {crashes} in {self.seconds:.1f} s ({self.rate:.0f} a second): {failed}"
         shown = [failure for failure in self.failures if failure.test]
         others = [failure.seed for failure in self.failures if not failure.test]
         if others:
             more = f"{len(others)} more in the same ways: seeds {', '.join(map(str, others[:20]))}"
             return "\n\n".join([head, *map(str, shown), more + (" …" if len(others) > 20 else "")])
         return "\n\n".join([head, *map(str, shown)])
+
+
+def _counted(count: int, one: str, many: str = "") -> str:
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
 class SimulationFailed(AssertionError):
@@ -75,73 +88,126 @@ class SimulationFailed(AssertionError):
         self.report = report
 
 
-def test_of(simulation: Simulation, case: SimulatedCase) -> str:
+def test_of(simulation: Simulation, case: SimulatedCase, check: str) -> str:
     """A test that repeats a case."""
-    choices = [f"            {name!r}: {value!r}," for name, value in (case.choices or {}).items()]
-    lines = [
-        "from windlass.testing import SimulatedCase, simulate",
-        *_imports(simulation),
-        "",
-        "",
-        f"def test_simulated_seed_{case.seed}():",
-        "    case = SimulatedCase(",
-        f"        {case.seed},",
-        "        {",
-        *choices,
-        "        },",
-        "    )",
-        f"    {_call(simulation)}",
-    ]
-    if "simulate(" not in lines[-1]:
-        lines[0] = "from windlass.testing import SimulatedCase"
-    return "\n".join(lines)
+    names = _Names(simulation)
+    call = names.call
+    imported = "SimulatedCase, simulate" if call.startswith("simulate(") else "SimulatedCase"
+    return "\n".join(
+        [
+            f"from windlass.testing import {imported}",
+            *names.imports,
+            *names.missing,
+            "",
+            "",
+            f"def test_simulated_seed_{case.seed}():",
+            *(_MAY_PASS if check == NONDETERMINISM else ()),
+            "    case = SimulatedCase(",
+            f"        {case.seed},",
+            "        {",
+            *[f"            {name!r}: {value!r}," for name, value in (case.choices or {}).items()],
+            "        },",
+            "    )",
+            f"    {call}",
+        ]
+    )
 
 
-def _call(simulation: Simulation) -> str:
-    if (found := _where(simulation, simulation)) is not None:
-        return f"{found[1]}.run(case=case)"
-    given = [_word(simulation.target)]
-    given.append("case=case")
-    if simulation.invariants:
-        given.append(f"invariants=[{', '.join(_word(one) for one in simulation.invariants)}]")
-    if simulation.tools:
-        given.append("tools={" + ", ".join(f"{name!r}: {_word(fn)}" for name, fn in simulation.tools.items()) + "}")
-    if simulation.scope is not None:
-        given.append(f"scope={_word(simulation.scope)}")
-    if getattr(simulation.store, "__name__", "") != "_memory":
-        given.append(f"store={_word(simulation.store)}")
-    return f"simulate({', '.join(given)})"
+NONDETERMINISM = "nondeterminism"
+"""The check that two runs of a seed are equal."""
+
+_MAY_PASS = (
+    "    # It runs the case several times: they must be equal. What earlier sessions left behind may be missing here.",
+)
 
 
-def _imports(simulation: Simulation) -> list[str]:
-    """The import statements for what the test names."""
-    if (found := _where(simulation, simulation)) is not None:
-        return [f"from {found[0]} import {found[1]}"]
-    others = [simulation.scope] if simulation.scope is not None else []
-    if getattr(simulation.store, "__name__", "") != "_memory":
-        others.append(simulation.store)
-    wanted: dict[str, list[str]] = {}
-    for value in (simulation.target, *simulation.invariants, *simulation.tools.values(), *others):
-        if (found := _where(simulation, value)) is not None and found[1] not in wanted.setdefault(found[0], []):
-            wanted[found[0]].append(found[1])
-    return [f"from {module} import {', '.join(names)}" for module, names in wanted.items()]
+class _Names:
+    """The names by which a test knows what was simulated, and where it imports them from."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._found: dict[str, list[str]] = {}
+        self._missing: dict[str, str] = {}
+        self.call = self._call(simulation)
+
+    @property
+    def imports(self) -> list[str]:
+        return [f"from {module} import {', '.join(names)}" for module, names in self._found.items()]
+
+    @property
+    def missing(self) -> list[str]:
+        """What a test must bring along, since it cannot be imported."""
+        return [f"# {name}: {what} cannot be imported; define it here" for name, what in self._missing.items()]
+
+    def _call(self, simulation: Simulation) -> str:
+        if (found := _variable(simulation)) is not None:
+            return f"{self._imported(*found)}.run(case=case)"
+        given = [self._word(simulation.target), "case=case"]
+        if simulation.invariants:
+            given.append(f"invariants=[{', '.join([self._word(one) for one in simulation.invariants])}]")
+        if simulation.tools:
+            tools = [f"{name!r}: {self._word(fn)}" for name, fn in simulation.tools.items()]
+            given.append(f"tools={{{', '.join(tools)}}}")
+        if simulation.scope is not None:
+            given.append(f"scope={self._word(simulation.scope)}")
+        if getattr(simulation.store, "__name__", "") != "_memory":
+            given.append(f"store={self._word(simulation.store)}")
+        if simulation.patience != PATIENCE:
+            given.append(f"patience={simulation.patience!r}")
+        return f"simulate({', '.join(given)})"
+
+    def _word(self, value: Any) -> str:
+        """The name of a value, or a text that makes it."""
+        if (found := _where(value)) is not None:
+            return self._imported(*found)
+        if value is None or isinstance(value, str | int | float):
+            return repr(value)
+        name = getattr(value, "__name__", type(value).__name__.lower())
+        if not name.isidentifier():
+            name = f"the_{len(self._missing) + 1}_function"
+        code = getattr(value, "__code__", None)
+        place = "" if code is None else f" of {short_path(code.co_filename)}:{code.co_firstlineno}"
+        self._missing[name] = f"{_kind(value)}{place}"
+        return name
+
+    def _imported(self, module: str, name: str) -> str:
+        names = self._found.setdefault(module, [])
+        if name not in names:
+            names.append(name)
+        return name
 
 
-def _word(value: Any) -> str:
-    found = _where(None, value)
-    if found is not None:
-        return found[1]
-    return "agent" if isinstance(value, Agent) else getattr(value, "__name__", repr(value))
+def _kind(value: Any) -> str:
+    if isinstance(value, Agent):
+        return f"the agent {value.name!r}"
+    if getattr(value, "__name__", "") == "<lambda>":
+        return "the lambda"
+    return "the function" if callable(value) else f"the value {value!r:.60}"
 
 
-def _where(simulation: Simulation | None, value: Any) -> tuple[str, str] | None:
+def _where(value: Any) -> tuple[str, str] | None:
     """The module and the name under which a value can be imported."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if module is not None and name is not None and getattr(sys.modules.get(module), name, None) is value:
-        return module, name
-    for module, loaded in list(sys.modules.items()):
-        if isinstance(value, Agent) or value is simulation:
-            for name, known in list(vars(loaded).items()) if hasattr(loaded, "__dict__") else ():
-                if known is value and not name.startswith("_") and module != "__main__":
-                    return module, name
+    loaded = sys.modules.get(module or "")
+    if loaded is not None and name is not None and getattr(loaded, name, None) is value:
+        return _importable(loaded), name
+    return _variable(value) if isinstance(value, Agent) else None
+
+
+def _variable(value: Any) -> tuple[str, str] | None:
+    """The module and the name of a variable that has a value."""
+    for loaded in list(sys.modules.values()):
+        for name, known in list(getattr(loaded, "__dict__", {}).items()):
+            if known is value and name.isidentifier() and not name.startswith("_"):
+                return _importable(loaded), name
     return None
+
+
+def _importable(module: ModuleType) -> str:
+    """The name under which a test can import a module: a script, too, is a module."""
+    name = module.__name__
+    if name in ("__main__", "__mp_main__") or name.startswith(LOADED):
+        spec = getattr(module, "__spec__", None)
+        if spec is not None and not spec.name.startswith(("__", LOADED)):
+            return str(spec.name)
+        return Path(getattr(module, "__file__", None) or name).stem
+    return name

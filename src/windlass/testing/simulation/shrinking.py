@@ -94,10 +94,13 @@ def _without_one(choices: Choices) -> Iterator[Choices]:
 
 
 def _with_shifted_replies(choices: Choices) -> Iterator[Choices]:
-    """Without one of the replies: those after it come earlier, and the writes, too."""
+    """Without one of the replies: those after it come earlier, and the writes, too. At last, in a single turn."""
     for gone in sorted(_number(name) for name in choices if _kind(name) == "reply"):
         for writes in range(4):
             yield _shifted(choices, gone, writes)
+    numbers = sorted(_number(name) for name in choices if _kind(name) == "reply")
+    places = {f"reply {number}": f"reply {place}" for place, number in enumerate(numbers, 1)}
+    yield {places.get(name, name): value for name, value in choices.items() if _kind(name) != "turns"}
 
 
 def _shifted(choices: Choices, gone: int, writes: int) -> Choices:
@@ -136,8 +139,9 @@ def _simpler_value(value: Any) -> Iterator[Any]:
             for simple in _simpler_value(of):
                 yield {**value, name: simple}
     elif isinstance(value, list):
+        is_call = len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], dict)
         for at in range(len(value)):
-            if len(value) > 1:
+            if len(value) > 1 and not is_call:
                 yield deepcopy(value[:at] + value[at + 1 :])
         for at, of in enumerate(value):
             for simple in _simpler_value(of):

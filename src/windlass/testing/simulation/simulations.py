@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from time import perf_counter
 from typing import Any, TypeAlias
 
@@ -20,7 +20,15 @@ from .choices import SimulatedCase
 from .faults import Faults
 from .grammar import Grammar, Speaker
 from .invariants import Invariant
-from .reports import Failure, SimulationFailed, SimulationProgress, SimulationReport, test_of
+from .reports import (
+    NONDETERMINISM,
+    PATIENCE,
+    Failure,
+    SimulationFailed,
+    SimulationProgress,
+    SimulationReport,
+    test_of,
+)
 from .shrinking import shrink
 from .suspects import Suspects
 from .worlds import SimulatedWorld, Violation
@@ -32,6 +40,9 @@ BESIDE = 32
 
 SAMPLE = 100
 """One of so many seeds is run twice, also if nothing is wrong with it."""
+
+AGAIN = 20
+"""How many more times a case is run: what outlives a session may show only now and then."""
 
 SHRUNK = 3
 """How many failures, each of another check, are made smaller."""
@@ -50,7 +61,7 @@ class Simulation:
         tools: Mapping[str, Callable[..., Any]] | None = None,
         scope: Any = None,
         store: Callable[[], Store] | None = None,
-        patience: float = 300.0,
+        patience: float = PATIENCE,
     ) -> None:
         if not isinstance(target, Agent) and not callable(target):
             raise ConfigError(f"simulate({target!r:.80}): give an agent, or a function that builds one")
@@ -87,10 +98,21 @@ class Simulation:
         """The same, without raising: the report has the failures."""
         check_progress(progress, "simulate")
         cases = [case] if case is not None else [SimulatedCase(seed) for seed in _seeds(seeds)]
+        with self._simulated() as setting:
+            return _Run(self, setting, progress).over(cases, twice=case is not None)
+
+    def logs(self, seeds: Iterable[int]) -> dict[int, list[str]]:
+        """The logs of some seeds, line by line, to compare them with those of another process."""
+        with self._simulated() as setting:
+            played = [play(setting, [SimulatedCase(seed)])[0] for seed in seeds]
+        return {each.seed: each.lines for each in played}
+
+    @contextmanager
+    def _simulated(self) -> Generator[Setting, None, None]:
         with ExitStack() as stack:
             original = stack.enter_context(Original(self.target)) if isinstance(self.target, Agent) else None
             stack.enter_context(simulating())
-            return _Run(self, self._setting(original), progress).over(cases, twice=case is not None)
+            yield self._setting(original)
 
     def _setting(self, original: Original | None) -> Setting:
         checked = False
@@ -142,7 +164,7 @@ def simulate(
     tools: Mapping[str, Callable[..., Any]] | None = None,
     scope: Any = None,
     store: Callable[[], Store] | None = None,
-    patience: float = 300.0,
+    patience: float = PATIENCE,
     progress: bool | Callable[[SimulationProgress], object] = False,
 ) -> SimulationReport:
     """Run an agent through many simulated sessions, and fail if anything goes wrong in one of them.
@@ -161,7 +183,7 @@ def simulate(
     - `tools`: functions that stand in for those of tools which need the real world, by the tools' names.
     - `scope`: the scope of the turns, or a function that makes it.
     - `store`: makes the store of a session, if it is not a `MemoryStore`.
-    - `patience`: after how many virtual seconds a turn that still runs is said to hang.
+    - `patience`: after how many virtual seconds a turn that still runs, and has recorded nothing, is said to hang.
 
     What always has to hold: each call has one decision, start and result; no refused call runs and no unsafe one runs
     twice; a turn that ended left no call open; the log folds to the state that the agent returned; nothing that was
@@ -227,7 +249,8 @@ class _Run:
     def _look_twice(self, case: SimulatedCase, played: Played) -> None:
         self._twice += 1
         violation = played.violations[0] if played.violations else None
-        if (differs := differing(self._setting, case, played)) is not None:
+        times = 1 if case.choices is None else AGAIN
+        if (differs := differing(self._setting, case, played, times)) is not None:
             violation = differs
         if violation is not None:
             self._failures.append(
@@ -244,7 +267,7 @@ class _Run:
             met.add(check)
             small = shrink(failure.case, lambda case, check=check: self._fails(case, check))  # type: ignore[misc]
             again = self._fails(small, check) or failure.violation
-            self._failures[place] = Failure(small, failure.seed, again, test_of(self._simulation, small))
+            self._failures[place] = Failure(small, failure.seed, again, test_of(self._simulation, small, check))
 
     def _fails(self, case: SimulatedCase, check: str) -> Violation | None:
         """How a case fails, if it fails in this way."""
@@ -254,22 +277,29 @@ class _Run:
         return next((violation for violation in played.violations if violation.check == check), None)
 
 
-NONDETERMINISM = "nondeterminism"
-
-
-def differing(setting: Setting, case: SimulatedCase, played: Played) -> Violation | None:
-    """Run a case once more: whether its log differs, and what may be the cause."""
-    with Suspects() as suspects:
-        [again] = play(setting, [case], verify=False)
-    one, other = played.lines, again.lines
-    if one == other:
+def differing(setting: Setting, case: SimulatedCase, played: Played, times: int = 1) -> Violation | None:
+    """Run a case so many times more: whether its log differs, and what may be the cause."""
+    one = played.lines
+    for _ in range(times):
+        [again] = play(setting, [case])
+        if (other := again.lines) != one:
+            break
+    else:
         return None
+    with Suspects() as suspects:
+        play(setting, [case])
+    said = f"two runs of seed {case.seed} differ: the agent's own code does not depend on the seed alone"
+    return difference(said, one, other, suspects.text)
+
+
+def difference(said: str, one: Sequence[str], other: Sequence[str], why: str) -> Violation:
+    """Two logs of the same seed that differ: where they begin to."""
     at = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    shown = [lines[at][:300] if at < len(lines) else "no record" for lines in (one, other)]
-    text = (
-        f"two runs of seed {case.seed} differ: the agent's own code does not depend on the seed alone. The first "
-        f"difference is record {at + 1}:\n    {shown[0]}\n    {shown[1]}\n{suspects.text}"
-    )
+    lines = [log[at] if at < len(log) else "no record" for log in (one, other)]
+    same = next((n for n, (a, b) in enumerate(zip(*lines, strict=False)) if a != b), 0)
+    start = max(0, same - 200)
+    shown = [f"{'…' * (start > 0)}{line[start : start + 300]}" for line in lines]
+    text = f"{said}. The first difference is record {at + 1}:\n    {shown[0]}\n    {shown[1]}\n{why}"
     return Violation(NONDETERMINISM, text, at + 1)
 
 

@@ -1,15 +1,17 @@
-"""Watches a run for what makes code depend on more than the seed: the real clock, and random numbers."""
+"""Watches a run for what makes code depend on more than the seed: the real clock, random numbers, and files."""
 
 from __future__ import annotations
 
 import os
 import random
+import sqlite3
 import sys
 import time
 from datetime import date, datetime
 from types import FrameType
 from typing import Any, Self
 
+from .choices import SeededRandom
 from .refusals import is_users, short_path
 
 _CLOCKS: dict[Any, str] = {
@@ -26,11 +28,12 @@ _CLOCKS: dict[Any, str] = {
     )
 }
 _RANDOM = {os.urandom: "os.urandom", os.getpid: "os.getpid", id: "id", hash: "hash"}
+_OUTSIDE: dict[Any, str] = {open: "open", sqlite3.connect: "sqlite3.connect"}
 _GLOBAL: Any = vars(random)["_inst"]
 
 
 class Suspects:
-    """Within a block, notes which lines of the user's code ask for the time or for something random."""
+    """Within a block, notes which lines of the user's code ask for the time, for something random, or for a file."""
 
     def __init__(self) -> None:
         self._found: dict[str, None] = {}
@@ -49,8 +52,11 @@ class Suspects:
     def text(self) -> str:
         """What was found, for a report."""
         if not self._found:
-            return "    (no call of a clock or of a random number was seen: look for state that outlives a session)"
-        return "    in the second run the agent's code called " + "; ".join(list(self._found)[:8])
+            return (
+                "    (no call of a clock, of a random number or of a file was seen: look for state that outlives a "
+                "session, and for addresses such as those in `<object object at 0x7f…>`)"
+            )
+        return "    the agent's code called " + "; ".join(list(self._found)[:8])
 
     def _note(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "c_call" and (name := _name_of(arg)) is not None and (place := _caller(frame)) is not None:
@@ -61,10 +67,12 @@ def _name_of(called: Any) -> str | None:
     owner = getattr(called, "__self__", None)
     if owner is _GLOBAL:
         return f"random.{called.__name__}"
+    if isinstance(owner, random.Random) and not isinstance(owner, SeededRandom):
+        return f"{type(owner).__name__}.{called.__name__}"
     if isinstance(owner, type) and issubclass(owner, date) and called.__name__ in ("now", "utcnow", "today"):
         return f"{'datetime' if issubclass(owner, datetime) else 'date'}.{called.__name__}"
     try:
-        return _CLOCKS.get(called) or _RANDOM.get(called)
+        return _CLOCKS.get(called) or _RANDOM.get(called) or _OUTSIDE.get(called)
     except TypeError:
         return None
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from windlass.errors import ConfigError
 from windlass.protocols import Store
 
-from .choices import Choices, SimulatedCase
+from .choices import Choices, SeededRandom, SimulatedCase
 from .faults import Chances, Faults, some_of
 from .grammar import Grammar, Speaker
 from .lives import LIFE, Life
@@ -62,7 +62,7 @@ class SimulatedWorld:
         self.seed = seed
         self.session = SESSION
         self.data: dict[str, Any] = {}
-        self.random = Random(seed ^ 0x5EED)
+        self.random: Random = SeededRandom(seed ^ 0x5EED)
         self._clock = clock
         self._pause = pause
         self._effects: Counter[tuple[str, str, str]] = Counter()
@@ -114,7 +114,7 @@ class Stage(SimulatedWorld):
         self, case: SimulatedCase, faults: Faults, grammar: Grammar, store: Store, loop: SimulatedLoop
     ) -> None:
         super().__init__(case.seed, self._time, self._pause_time)
-        self.id_random = Random(case.seed ^ 0x1D5)
+        self.id_random: Random = SeededRandom(case.seed ^ 0x1D5)
         self._choices = Choices(case)
         self._faults = some_of(faults, self._choices.random)
         self._store = store
@@ -179,7 +179,7 @@ class Stage(SimulatedWorld):
     def violate(self, check: str, text: str) -> None:
         """Something is wrong. Only the first few violations of a session are kept."""
         if len(self.violations) < 10:
-            self.violations.append(Violation(check, text, 0 if self.watcher is None else self.watcher.seen))
+            self.violations.append(Violation(check, text, self.records_seen))
 
     def enter(self, what: str) -> int:
         """Something outside is under way; the number is for `leave`."""
@@ -190,6 +190,11 @@ class Stage(SimulatedWorld):
     def leave(self, token: int) -> None:
         """It is over."""
         self.running.pop(token, None)
+
+    @property
+    def records_seen(self) -> int:
+        """How many records the sessions have by now."""
+        return 0 if self.watcher is None else self.watcher.seen
 
     @property
     def effects(self) -> Counter[tuple[str, str, str]]:
