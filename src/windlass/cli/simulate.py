@@ -38,20 +38,16 @@ def simulate(target: str, seeds: int, chosen: tuple[int, ...], as_json: bool, lo
     try:
         with redirect_stdout(sys.stderr):
             if logs:
-                found = simulation.logs(wanted)
+                found = msgspec.json.encode(simulation.logs(wanted)).decode()
+                report = None
             else:
                 report = simulation.report(seeds=wanted, progress=not as_json and _shows_bar())
                 report = _in_another_process(target, simulation, report, sampled(wanted))
+                found = msgspec.json.encode(report).decode() if as_json else str(report)
     except ConfigError as error:
         raise NotPossible(str(error)) from error
-    if logs:
-        echo_json(msgspec.json.encode(found).decode())
-        return
-    if as_json:
-        echo_json(msgspec.json.encode(report).decode())
-    else:
-        echo(str(report))
-    if report.failures:
+    (echo_json if logs or as_json else echo)(found)
+    if report is not None and report.failures:
         raise click.exceptions.Exit(1)
 
 
