@@ -441,7 +441,7 @@ def place_of(fold: Fold, about: str) -> str:
 # ---------------------------------------------------------------- the accumulator
 
 
-class StepFold(Struct):
+class StepFold(Struct, gc=False):
     """The open step, as the records tell it so far; its calls by their ids, in the order of the calls."""
 
     number: int
@@ -561,6 +561,7 @@ class Fold:
         background: tuple[BackgroundChild, ...] = (),
         pending: list[r.Record] | None = None,
     ) -> None:
+        self._shown: list[Message]  # once the session is compacted
         self.session = session
         self.messages = messages
         self.steps = steps
@@ -584,7 +585,6 @@ class Fold:
         self.turn_view: Any = None
         self.unknown = ""
         self._items: list[Message] = []
-        self._shown: list[Message] = []
         self._state: State | None = None
 
     @classmethod

@@ -358,7 +358,8 @@ class Journal:
                 self._claims = self.claim.begins
                 try:
                     appending = store.append(fold.session, batch, fold.stored, self.claim)
-                    self.has_mail = await self.ask_store(appending)
+                    self.has_mail = await (self.ask_store(appending) if self.hurries else appending)
+                    store.passes.answers += 1
                 except asyncio.CancelledError as cancelled:
                     self._in_doubt = True
                     if isinstance(cancelled.__cause__, StoreError):
@@ -394,13 +395,10 @@ class Journal:
 
     async def ask_store(self, asking: Coroutine[Any, Any, T]) -> T:
         """Wait for the store; only briefly if this turn or one above it was cancelled."""
-        passes = self.program.store.passes
         if not self.hurries:
-            answer = await asking
-            passes.answers += 1
-            return answer
+            return await asking
         try:
-            return await within(asking, shields.STORE_PATIENCE, passes)
+            return await within(asking, shields.STORE_PATIENCE, self.program.store.passes)
         except TimeoutError:
             self._unwritable = StoreError(
                 f"the store did not answer for {shields.STORE_PATIENCE:g} s after the turn of session "

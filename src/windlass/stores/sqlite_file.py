@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -129,8 +129,8 @@ class SQLiteFile:
             reading = self._readers.submit(self._query, work)
         return await asyncio.wrap_future(reading)
 
-    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Work in a transaction of the writer thread. It is committed when this returns.
+    def write(self, work: Callable[[sqlite3.Connection], T]) -> Coroutine[Any, Any, T]:
+        """Work in a transaction of the writer thread. It is committed when what this returns was awaited.
 
         While the writer waits for another process, a cancel takes effect at once, and nothing is written.
         """
@@ -141,8 +141,7 @@ class SQLiteFile:
             if self._writer is None:
                 self._writer = threads().worker(self._handle, "windlass-sqlite")
             self._writer.put(_Job(work, loop, done))
-        value: T = await done.outcome(str(self.path))
-        return value
+        return done.outcome(str(self.path))
 
     def write_here(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
         """Work in a transaction on the caller's thread, if the disk is fast and no other write is pending.

@@ -21,6 +21,8 @@ class WorkFuture(asyncio.Future[Any]):
     then has to make sure that the work is over before anything is read.
     """
 
+    __slots__ = ("_begun", "_timer", "_undecided", "_when_abandoned", "abandoned", "stopped")
+
     def __init__(self, *, loop: asyncio.AbstractEventLoop, when_abandoned: Callable[[WorkFuture], None]) -> None:
         super().__init__(loop=loop)
         self._when_abandoned = when_abandoned
