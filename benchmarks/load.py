@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from array import array
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -37,6 +38,8 @@ STEPS, DELAY = 10, 0.05
 SESSIONS = (10, 100, 1000)
 LOADS = (0.5, 0.75)
 RARE_LOADS = (0.75,)
+GROUP = 100
+"""So many sessions begin, or take their next step, together while memory is measured."""
 RARELY = (10_000, 5, 1_000_000)
 """Thresholds of the garbage collector with which it practically never looks at all objects."""
 Found = dict[str, Any]
@@ -85,6 +88,22 @@ class Seen:
 watch: ContextVar[Watch] = ContextVar("watch")
 
 
+class Gate:
+    """Holds up turns until some of them may go on."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[asyncio.Future[None]] = deque()
+
+    async def wait(self) -> None:
+        self.waiting.append(passing := asyncio.get_running_loop().create_future())
+        await passing
+
+    def open(self, count: int) -> None:
+        """Let this many of them go on."""
+        for _ in range(min(count, len(self.waiting))):
+            self.waiting.popleft().set_result(None)
+
+
 class SlowModel:
     """Takes 50 ms, or waits for a signal at chosen steps."""
 
@@ -92,9 +111,8 @@ class SlowModel:
 
     def __init__(self) -> None:
         self.seen = Seen()
-        self.waiting = 0
         self.transcripts: list[tuple[int, int]] = []
-        self.holds: dict[int, asyncio.Event] = {}
+        self.holds: dict[int, Gate] = {}
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         it, now = watch.get(), time.perf_counter()
@@ -105,8 +123,7 @@ class SlowModel:
         it.asked = now
         number = len(request.messages) // 2 + 1
         if held := self.holds.get(number):
-            self.waiting += 1
-            if self.waiting % 100 == 1:
+            if len(held.waiting) % 100 == 0:
                 self.transcripts.append(
                     (objects_size(request.messages), len(msgspec.json.encode(tuple(request.messages))))
                 )
@@ -234,29 +251,37 @@ def _percentiles(seconds: array[float]) -> Found:
     }
 
 
-async def memory(folder: str, count: int) -> Found:
-    """Resident memory per session whose turn is under way, at its first model call and at its last."""
+async def memory(folder: str, count: int, group: int) -> Found:
+    """Resident memory per session whose turn is under way, at its first model call and at its last.
+
+    The sessions begin and go on in groups of `group`: what a session needs only while it commits is then there for one
+    group at a time, as under a load that is spread over time.
+    """
     fleet = Fleet(folder)
     await _hold_and_release(fleet, 100)
     gc.collect()
     start = resident_kb()
-    first, last = asyncio.Event(), asyncio.Event()
+    first, last = Gate(), Gate()
     fleet.model.holds = {1: first, STEPS: last}
+    tasks: Tasks = []
     found = {}
-    tasks = [asyncio.create_task(fleet.turn()) for _ in range(count)]
-    for name, gate in (("first", first), ("last", last)):
-        fleet.model.waiting = 0
+    for name, before, gate in (("first", None, first), ("last", first, last)):
         fleet.model.transcripts = []
-        while fleet.model.waiting < count:
-            await asyncio.sleep(0.05)
-            _raise_failures(tasks)
+        for there in range(group, count + group, group):
+            if before is None:
+                tasks += [asyncio.create_task(fleet.turn()) for _ in range(min(group, count - len(tasks)))]
+            else:
+                before.open(group)
+            while len(gate.waiting) < min(there, count):
+                await asyncio.sleep(0.005)
+                _raise_failures(tasks)
         gc.collect()
         found[name] = {
             "kb": round((resident_kb() - start) / count, 2),
             "transcript_kb": round(statistics.mean(size for size, _ in fleet.model.transcripts) / 1024, 2),
             "json_kb": round(statistics.mean(size for _, size in fleet.model.transcripts) / 1024, 2),
         }
-        gate.set()
+    last.open(count)
     await asyncio.gather(*tasks)
     gc.collect()
     found["after"] = {"kb": round((resident_kb() - start) / count, 2)}
@@ -328,17 +353,17 @@ async def paced_rarely(folder: str, seconds: float, capacity: float, count: int)
 
 async def collection(count: int) -> Found:
     """How long a full garbage collection takes while turns are under way."""
-    fleet, gate = Fleet("", memory=True), asyncio.Event()
+    fleet, gate = Fleet("", memory=True), Gate()
     fleet.model.holds = {1: gate}
     tasks = [asyncio.create_task(fleet.turn()) for _ in range(count)]
-    while fleet.model.waiting < count:
+    while len(gate.waiting) < count:
         await asyncio.sleep(0.05)
         _raise_failures(tasks)
     gc.collect()
     started = time.process_time()
     gc.collect()
     took = time.process_time() - started
-    gate.set()
+    gate.open(count)
     await asyncio.gather(*tasks)
     return {"ms": round(took * 1000, 1), "objects": len(gc.get_objects())}
 
@@ -403,7 +428,8 @@ def _jobs(
 ) -> Iterator[tuple[str, Callable[[], Coroutine[Any, Any, Found]]]]:
     """The measurements in order; the later ones need what the first ones found."""
     count, seconds = options.sessions, options.seconds
-    yield "memory", lambda: memory(tempfile.mkdtemp(dir=folder), count)
+    yield "memory", lambda: memory(tempfile.mkdtemp(dir=folder), count, GROUP)
+    yield "memory at once", lambda: memory(tempfile.mkdtemp(dir=folder), count, count)
     yield "saturation", lambda: saturation(folder, seconds, count)
     yield "without a store", lambda: saturation(folder, seconds, count, in_memory=True)
     capacity = max(it["steps_per_second"] for it in found["saturation"].values())
