@@ -289,6 +289,13 @@ class WorkStore(Store, Protocol):
         """
         ...
 
+    async def silence(self, owner: str) -> float | None:
+        """How many seconds ago a process that is alive has shown that it works; None if the store does not know.
+
+        A process that runs turns shows it about once a second. One that is stopped or hangs is alive, but silent.
+        """
+        ...
+
     async def take_lost(self, engine: str, limit: int) -> Sequence[Lost]:
         """Up to `limit` sessions that an engine drives and whose process has died. They have no owner afterwards.
 

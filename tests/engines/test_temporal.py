@@ -18,7 +18,7 @@ from tests.servers.temporal import TemporalServer
 from windlass import Agent, Approve, Ask, Cancelled, Completed, Failed, ToolCalling, Turn, tool
 from windlass.engines.temporal import TemporalRunner
 from windlass.errors import ConfigError, SessionBusy, SessionDriven
-from windlass.records import Suspended, TakenOver, ToolReturned, TurnEnded, TurnStarted
+from windlass.records import Resumed, Suspended, TakenOver, ToolReturned, TurnEnded, TurnStarted
 from windlass.testing import FunctionModel, calls, says
 
 from .office import Town
@@ -295,6 +295,25 @@ async def test_the_server_is_killed_and_started_again_while_turns_run(runner: An
     async with asyncio.timeout(30):
         assert await idle(runner, "s")
     assert worker.poll() is None
+
+
+async def test_a_restart_of_the_server_takes_no_turn_from_a_worker_that_works(runner: Any, depot: Depot):
+    depot.hold()
+    for _ in range(2):
+        depot.start_worker()
+    for number in range(6):
+        await runner.send(f"send {number}", session=f"s{number}", key="k")
+    await depot.until(lambda: len(depot.effects) == 6)
+    depot.server.kill()
+    await asyncio.sleep(2.5)  # longer than a heartbeat: Temporal believes that all workers are lost
+    depot.server.start()
+    await asyncio.sleep(4.0)
+    depot.let()
+    for number in range(6):
+        assert (await runner.result(f"s{number}", "k", timeout=40)).text == f"done: send {number}"
+        records = await runner.agent.store.read(f"s{number}")
+        assert not any(isinstance(record, Resumed | TakenOver) for record in records)
+    assert sorted(depot.effects) == [f"send {number}" for number in range(6)]
 
 
 # ---------------------------------------------------------------- who may do what

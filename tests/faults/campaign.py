@@ -26,6 +26,7 @@ from tests.servers.temporal import TemporalServer
 from windlass import Completed
 from windlass.engines.pool import Queue
 from windlass.engines.temporal import TemporalRunner, connect
+from windlass.records import Resumed
 
 from .towns import MODULE, digest_of, make_agent
 
@@ -185,6 +186,7 @@ class Campaign:
             **self._check_effects(),
             **self._check_acknowledged(logs),
             **self._takeovers(),
+            "turns resumed": sum(isinstance(record, Resumed) for log in logs.values() for record in log),
             "seconds to send": round(sent - began, 2), "seconds in all": round(ended - began, 1),
         }  # fmt: skip
 

@@ -58,8 +58,11 @@ TASK_QUEUE = "windlass"
 HEARTBEAT = 2.0
 """After this many seconds without a heartbeat, a worker's sessions are taken over."""
 
-_SLOW = 10
-"""For so many heartbeats a worker goes on with a session that Temporal has taken from it, unless the store stops it."""
+_SILENT = 2.0
+"""A worker that has shown no life for so many seconds, or for a heartbeat, no longer keeps its sessions."""
+
+_LOOK = 0.2
+"""How often, in seconds, a turn without an activity looks whether its worker stops."""
 
 _AT_ONCE = 0.05
 """After how many seconds another worker may go on with a session."""
@@ -120,6 +123,7 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
         self.heartbeat = heartbeat
         self.engine = f"temporal:{client.namespace}/{task_queue}"
         self._store = work_store(agent, "Temporal")
+        self._patience = 0.0
         self._scope = scope
         self._tell = tell
 
@@ -235,6 +239,7 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
 
         At its end, turns may take `patience` seconds to end. The rest is interrupted, and other workers go on with it.
         """
+        self._patience = patience
         made = TemporalWorker(
             self.client,
             task_queue=self.task_queue,
@@ -308,13 +313,17 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
         """What the work comes to.
 
         If this worker stops, the turn is interrupted, so that another one goes on with it. If only Temporal believes
-        that the worker is lost, the turn may go on: the store lets one of the two write.
+        that the worker is lost, the turn goes on: the next worker waits for it, or the store lets this one write no
+        more.
         """
         try:
             return await asyncio.shield(working)
         except asyncio.CancelledError:
-            if not activity.is_worker_shutdown():
-                await asyncio.wait({working}, timeout=_SLOW * self.heartbeat)
+            given_up = not activity.is_worker_shutdown()
+            while not working.done() and not activity.is_worker_shutdown():
+                await asyncio.wait({working}, timeout=_LOOK)
+            if given_up and not working.done():
+                await asyncio.wait({working}, timeout=self._patience)
             if not working.done() and not self.agent.interrupt(session):
                 working.cancel()
             with suppress(asyncio.CancelledError, Exception):
@@ -344,12 +353,21 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
         return Stop("waiting", min([at for at in moments if at is not None], default=None))
 
     async def _wait_for_slow_worker(self, session: str) -> None:
-        """A worker whose heartbeat is late may only be slow: let it end its turn for a while, unless it has died."""
+        """Wait for a former worker whose heartbeat was late, as long as the store shows that it works.
+
+        Perhaps only Temporal was away. If the store cannot tell, a worker that is alive gets half a heartbeat more.
+        """
         until = time.monotonic() + self.heartbeat / 2
-        while time.monotonic() < until or self._store.passes.get(session) is not None:
-            if self._store.passes.get(session) is None and not (await self._store.ownership(session)).alive:
-                return
-            await asyncio.sleep(0.05)
+        while True:
+            if self._store.passes.get(session) is None:
+                owner = await self._store.ownership(session)
+                if not owner.alive:
+                    return
+                if time.monotonic() > until:
+                    silent = await self._store.silence(owner.owner)
+                    if silent is None or silent > max(self.heartbeat, _SILENT):
+                        return
+            await asyncio.sleep(0.1)
 
     async def _check_store(self, session: str) -> None:
         """Raise unless the store says that this engine drives the session."""

@@ -30,6 +30,7 @@ if sys.platform != "win32":
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
+    from typing import LiteralString
 
     from .postgres_server import Connection
 
@@ -249,6 +250,12 @@ class ServerLock:
             db.execute("SELECT pg_advisory_lock(%s)", (number,))
             self._db = db
 
+    def show_life(self) -> None:
+        """Use the connection. The server notes when: see `silence_of`."""
+        with self._lock:
+            if self._db is not None:
+                self._db.execute("SELECT")
+
     def close(self) -> None:
         with self._lock:
             db, self._db = self._db, None
@@ -274,12 +281,24 @@ def _is_readable(file: int) -> bool:
     return bool(poll.poll(0))
 
 
+_HOLDERS: LiteralString = (
+    "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+    "AND classid = (%s::bigint >> 32)::int::oid AND objid = (%s::bigint & 4294967295)::oid"
+)
+
+
 def is_held_by_server(db: Connection, number: int) -> bool:
     """Whether some connection to this database holds an advisory lock."""
-    row = db.execute(
-        "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 "
-        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
-        "AND classid = (%s::bigint >> 32)::int::oid AND objid = (%s::bigint & 4294967295)::oid)",
-        (number, number),
-    ).fetchone()
+    row = db.execute(f"SELECT EXISTS ({_HOLDERS})", (number, number)).fetchone()
     return row is not None and bool(row[0])
+
+
+def silence_of(db: Connection, number: int) -> float | None:
+    """Seconds since the connection that holds a lock was used; None if there is none, or if the server does not say."""
+    query: LiteralString = (
+        "SELECT extract(epoch FROM clock_timestamp() - state_change)::float8 FROM pg_stat_activity "
+        f"WHERE pid = ANY(ARRAY({_HOLDERS}))"
+    )
+    row = db.execute(query, (number, number)).fetchone()
+    return None if row is None or row[0] is None else float(row[0])

@@ -36,7 +36,7 @@ from .derived import (
     read_stored,
     verify_stored,
 )
-from .owners import Owner, ServerLock, is_held_by_server
+from .owners import Owner, ServerLock, is_held_by_server, number_of, silence_of
 from .postgres_schema import executes, format_of, mark_tombstones
 from .postgres_server import ServerConnections, connect_alone, settings_of, use_server
 from .postgres_values import PostgresValues
@@ -358,6 +358,10 @@ class PostgresStore:
                 taken.append(Work(session, epoch + 1))
         return taken
 
+    async def silence(self, owner: str) -> float | None:
+        number = number_of(owner)
+        return None if number is None else await self._server.get().look(lambda db: silence_of(db, number))
+
     async def take_lost(self, engine: str, limit: int) -> Sequence[Lost]:
         def look(db: Connection) -> list[Lost]:
             return find_lost(executes(db), partial(self._may_be_alive, db), engine, limit)
@@ -551,6 +555,7 @@ class PostgresStore:
 
         def work(db: Connection) -> list[str]:
             self._owner.get().take()
+            self._owner.get().lock.show_life()
             query = "SELECT DISTINCT session FROM inbox WHERE NOT taken AND session = ANY(%s)"
             return [row[0] for row in db.execute(query, (list(sessions),)).fetchall()]
 

@@ -340,6 +340,9 @@ class SQLiteStore:
                 taken.append(Work(session, epoch + 1))
         return taken
 
+    async def silence(self, owner: str) -> float | None:
+        return None
+
     async def take_lost(self, engine: str, limit: int) -> Sequence[Lost]:
         def look(db: sqlite3.Connection) -> list[Lost]:
             return find_lost(executes(db), self._is_alive, engine, limit)
