@@ -22,7 +22,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo quick test attack campaign siege faults phoenix check format docs site shots api bench peers load lock clean
+.PHONY: help setup demo quick test attack campaign siege faults phoenix check format docs site shots api bench peers load dist lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS='	' read -r name text; do printf '  %-8s %s\n' "$$name" "$$text"; done
@@ -101,6 +101,9 @@ peers: $(DEV) $(PEERS:%=.venv-peers/%/stamp) ## Measure Windlass and eight other
 load: $(DEV) ## Measure 10,000 sessions at once (a quarter of an hour), and write the page; ARGS="--soak 30" for a long soak
 	@$(BIN)/python benchmarks/load.py $(ARGS)
 	@$(BIN)/python docs/generate.py
+
+dist: $(DEV) ## Build the wheel and the sdist, check them, and try the wheel with each extra; ARGS=ui tries one
+	@$(BIN)/python -m release $(ARGS)
 
 lock: $(DEV) ## Re-compile requirements/*.txt; ARGS=--upgrade takes newer versions
 	$(COMPILE) $(ARGS) pyproject.toml requirements/base.in -o requirements/base.txt

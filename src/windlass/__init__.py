@@ -159,7 +159,7 @@ if TYPE_CHECKING:
     from .watching import Watch
     from .why import Why
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ActiveTimeLimit",

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from windlass.cli import main
-from windlass.cli.demo import READ_NEXT, tell_with
+from windlass.cli.demo import NEXT, tell_with
 from windlass.errors import AuthFailed
 from windlass.testing import FunctionModel, calls
 
@@ -37,7 +37,7 @@ BEATS = [
     "ended       Completed",
     "user        And now look at all my other orders.",
     "stopped     TokenLimit: 1890 of 1500 tokens are spent",
-    "What to read next",
+    "What to try next",
 ]
 
 
@@ -111,10 +111,11 @@ def test_the_demo_can_be_told_twice(story):
     assert CliRunner().invoke(main, ["demo"]).output == story
 
 
-def test_the_demo_names_only_pages_that_exist(story, pytestconfig):
-    for page in READ_NEXT:
-        assert page in story
-        assert (pytestconfig.rootpath / page).exists()
+def test_the_demo_ends_with_commands_that_exist(story):
+    for command in NEXT:
+        assert command in story
+        done = CliRunner().invoke(main, [*command.split()[1:], "--help"])
+        assert done.exit_code == 0, command
 
 
 def test_in_a_pipe_the_demo_is_plain_text_of_at_most_80_columns():

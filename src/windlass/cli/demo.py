@@ -31,13 +31,12 @@ STYLES = {
     "ask": "yellow", "waits": "yellow", "taken back": "yellow", "answer": "cyan", "child": "magenta", "inject": "blue",
     "rewrite": "blue", "result": "green", "ended": "green",
 }  # fmt: skip
-READ_NEXT = {
-    "docs/start.md": "build your first agent",
-    "docs/guides/which-verb.md": "when to use which of the six verbs",
-    "docs/guides/streaming.md": "the event stream you have just watched",
-    "docs/guides/testing.md": "scripted models, and a test for every hook",
-    "docs/design.md": "how it works; the loop fits on one screen",
-    "examples/": "small complete programs",
+NEXT = {
+    "windlass doctor": "what your machine has, and what it lacks",
+    "windlass local install": "fetch a small model that needs no key",
+    "windlass init": "write an agent of your own after four questions",
+    "windlass chat": "talk to it; windlass sessions list shows what it did",
+    "windlass help": "all commands",
 }
 
 
@@ -244,9 +243,9 @@ def demo(model: str | None) -> None:
             asyncio.run(tell_with(model, console))
         except ConfigError as error:
             raise click.ClickException(str(error)) from error
-    console.print("\nWhat to read next\n", style="bold")
-    for page, why in READ_NEXT.items():
-        console.print(f"  {page:<27}{why}")
+    console.print("\nWhat to try next\n", style="bold")
+    for command, why in NEXT.items():
+        console.print(f"  {command:<25}{why}")
 
 
 def _introduce(console: Console, title: str, hooks: tuple[Any, ...]) -> None:

@@ -1,4 +1,4 @@
-"""The lines of `windlass run --json`: one JSON object per event. docs/guides/command-line.md promises their fields."""
+"""The lines of `windlass run --json`: one JSON object per event. The guide to the command line promises their fields."""
 
 from __future__ import annotations
 

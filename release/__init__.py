@@ -1,0 +1,1 @@
+"""What makes a release: the packages, and their checks."""

@@ -1,0 +1,4 @@
+import windlass.server as server
+
+for name in server.__all__:
+    getattr(server, name)

@@ -1,0 +1,4 @@
+import windlass.engines.temporal as engine
+
+for name in engine.__all__:
+    getattr(engine, name)
