@@ -45,7 +45,7 @@ def test_the_help_of_a_command_fits_a_screen_and_is_as_it_was_last_read(path):
     if os.environ.get("WINDLASS_WRITE_HELP"):
         KEPT.mkdir(exist_ok=True)
         file.write_text(text, encoding="utf-8")
-    assert file.read_text(encoding="utf-8") == text, "read the new text, then set WINDLASS_WRITE_HELP=1 to keep it"
+    assert file.read_text(encoding="utf-8") == text, "read the new text, then keep it with `make docs`"
 
 
 def test_no_kept_help_is_of_a_command_that_is_gone():

@@ -1,4 +1,4 @@
-"""The lines of `windlass run --json`: one JSON object per event. The guide to the command line promises their fields."""
+"""The lines of `windlass run --json`: one JSON object per event. The guide to the command line names their fields."""
 
 from __future__ import annotations
 
