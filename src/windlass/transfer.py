@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any, TypeGuard
 
 import msgspec
@@ -57,7 +59,11 @@ FORMAT = 2
 
 
 async def export_session(store: Store, session: str) -> list[str]:
-    """A session as JSON lines: a header, then the records, with the link of each batch in the hash chain after it."""
+    """A session as JSON lines: a header, then the records, with the link of each batch in the hash chain after it.
+
+    The header has the descriptions of the agents that wrote the session, as the store keeps them: their hooks, their
+    tools and their system text.
+    """
     batches = await store.batches(session)
     if not batches:
         raise SessionUnknown(f"there is no session {session!r}", session=session)
@@ -66,6 +72,8 @@ async def export_session(store: Store, session: str) -> list[str]:
         header["start"] = batches[0].previous.hex()
     if fingerprint := _chain_of(store).fingerprint:
         header["key"] = fingerprint.hex()
+    if pipelines := await _descriptions(store, batches):
+        header["pipelines"] = pipelines
     lines, pause = [_line(header)], _Pause()
     for batch in batches:
         lines += batch.lines.decode("utf-8", "surrogatepass").split("\n")
@@ -85,7 +93,9 @@ async def import_session(
     """
     if session is not None:
         check_new_id(session)
+    lines = list(lines)
     log, batches = await _parse(lines, chain_of(key) if key is not None else _chain_of(store))
+    descriptions = _read_descriptions(_plain(next(line for line in lines if line.strip()), 1))
     records = [record for batch in batches for record in batch]
     name = log.session if session is None else session
     if session is None:
@@ -96,7 +106,33 @@ async def import_session(
     if name != log.session:
         log = await _renamed_log(log, batches, records, name)
     await store.create([log])
+    for digest, data in descriptions.items():
+        await store.put_pipeline(digest, data)
     return name
+
+
+_PIPELINE = re.compile(rb'"pipeline":"([0-9a-f]{16})"')
+
+
+async def _descriptions(store: Store, batches: Iterable[Batch]) -> dict[str, str]:
+    """The descriptions of the agents that wrote a log, by digest."""
+    digests = dict.fromkeys([found.decode() for batch in batches for found in _PIPELINE.findall(batch.lines)])
+    stored = {digest: await store.pipeline(digest) for digest in digests}
+    return {digest: data.decode("utf-8", "surrogatepass") for digest, data in stored.items() if data is not None}
+
+
+def _read_descriptions(header: dict[str, Any]) -> dict[str, bytes]:
+    """The descriptions in a header. Each is what its digest says, or it is damaged."""
+    given = header.get("pipelines", {})
+    if not isinstance(given, dict):
+        raise StoreError("line 1: the descriptions of agents are damaged")
+    found: dict[str, bytes] = {}
+    for digest, text in given.items():
+        data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else b""
+        if blake2b(data, digest_size=8).hexdigest() != digest:
+            raise StoreError(f"line 1: the description of agent {str(digest)[:40]!r} is not the one that was exported")
+        found[digest] = data
+    return found
 
 
 class _Pause:

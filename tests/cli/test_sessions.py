@@ -269,7 +269,9 @@ def test_a_session_is_exported_and_imported(folder):
     assert windlass("sessions", "export", "rent", "-o", "rent.jsonl").output == ""
     assert Path("rent.jsonl").read_text() == shown.output
     header = json.loads(shown.output.splitlines()[0])
+    pipelines = header.pop("pipelines")
     assert header == {"windlass": 2, "session": "rent", "records": 7, "start": header["start"]}
+    assert [json.loads(text)["tools"][0]["name"] for text in pipelines.values()] == ["pay"]
     result = windlass("sessions", "import", "rent.jsonl", store="sqlite:///other.db")
     assert (result.exit_code, result.output) == (0, "imported rent\n")
     assert windlass("sessions", "export", "rent", store="sqlite:///other.db").output == shown.output

@@ -26,7 +26,7 @@ from windlass import (
 )
 from windlass import records as r
 from windlass.errors import ModelError
-from windlass.messages import Message, ModelReply, TextPart, ToolResult
+from windlass.messages import Message, ModelReply, OpaquePart, TextPart, ToolCall, ToolResult
 from windlass.outcomes import ErrorValue
 from windlass.stores import SQLiteStore
 from windlass.testing import FakeClock, ScriptedModel, calls, says
@@ -90,14 +90,17 @@ def use(tokens: int, out: int, cached: int = 0) -> Usage:
 def desk(store: Any, *script: Any, name: str = "desk", **options: Any) -> Agent[Any, Any]:
     """The agent at the desk: what it may do is decided by hooks with names that say what they do."""
     options = {"tools": TOOLS, "system": "You help customers of an outdoor shop. Be brief and kind.", **options}
+    options = {"measure_hooks": True, **options}
     agent: Agent[Any, Any] = Agent(ScriptedModel(*script, clock=CLOCK), name=name, store=store, clock=CLOCK, **options)
 
     @agent.inject(TurnStarting, name="customer_profile")
-    def profile(event: Any) -> str:
+    async def profile(event: Any) -> str:
+        await _work(0.09)
         return "Customer ann@fjell.example, with us since 2019, 6 orders, prefers short answers."
 
-    @agent.rewrite(ModelCalling, name="hide_cards")
-    def hide_cards(event: Any) -> Any:
+    @agent.rewrite(ModelCalling, name="hide_cards", band="guard")
+    async def hide_cards(event: Any) -> Any:
+        await _work(0.0009)
         first = event.request.messages[0]
         if "4929" not in first.text:
             return None
@@ -105,7 +108,8 @@ def desk(store: Any, *script: Any, name: str = "desk", **options: Any) -> Agent[
         return event.request.replace(messages=(hidden, *event.request.messages[1:]))
 
     @agent.gate(ModelReplying, name="no_promises")
-    def no_promises(event: Any) -> Any:
+    async def no_promises(event: Any) -> Any:
+        await _work(0.0017 * len(event.reply.text or "x") / 20)
         return Regenerate("Do not promise a date.") if "tomorrow" in event.reply.text else None
 
     @agent.gate(ToolCalling, tool="refund", name="refund_limit")
@@ -116,10 +120,12 @@ def desk(store: Any, *script: Any, name: str = "desk", **options: Any) -> Agent[
 
     @agent.gate(ToolCalling, tool="refund", mode="shadow", name="fraud_score")
     async def fraud_score(event: Any) -> Any:
+        await _work(0.35)
         return Deny("three refunds in thirty days")
 
     @agent.gate(ToolCalling, tool="send_mail", name="known_recipients")
-    def known_recipients(event: Any) -> Any:
+    async def known_recipients(event: Any) -> Any:
+        await _work(0.0014)
         to = event.call.arguments["to"]
         return None if to.endswith("@fjell.example") else Deny(f"{to} is not a customer's address")
 
@@ -142,6 +148,7 @@ async def record(store: Any, *, rare: bool = True) -> None:
     await _long(store)
     await _delegation(store)
     await _failures(store)
+    await _clerk(store)
     if rare:
         await _kinds(store)
         await _hostile(store)
@@ -294,6 +301,72 @@ async def _hostile(store: Any) -> None:
     agent = desk(store, call, says(f"{HOSTILE} done", usage=use(120, 10)), name="<b>desk</b>")
     await agent.run(f"{HOSTILE} {'x' * 200_000}", session="hostile")
     await CLOCK.sleep(30)
+
+
+class WordByWord:
+    """Holds the last word back, for it may go on."""
+
+    def __init__(self) -> None:
+        self.held = ""
+
+    def feed(self, text: str) -> Sequence[str]:
+        head, space, self.held = (self.held + text).rpartition(" ")
+        return [head + space] if head else []
+
+    def flush(self) -> Sequence[str]:
+        return [self.held]
+
+
+def clerk(store: Any, *script: Any, limit: bool) -> Agent[Any, Any]:
+    """An agent that streams, whose hooks ask models, and whose pipeline changes between two turns."""
+    agent: Agent[Any, Any] = Agent(
+        ScriptedModel(*script, clock=CLOCK), name="clerk", store=store, clock=CLOCK, tools=[find_order, send_mail],
+        models=[ScriptedModel(says("fits", usage=use(140, 3)), name="small")], measure_hooks=True,
+    )  # fmt: skip
+    agent.transform(name="whole_words")(WordByWord)
+
+    @agent.gate(ModelReplying, name="no_dates", live=True)
+    def no_dates(event: Any) -> Any:
+        return Regenerate("Name no date.") if "Monday" in event.reply.text else None
+
+    @agent.gate(ToolCalling, tool="find_*", name="fits_the_task", timeout=20, costly=True)
+    async def fits(event: Any, turn: Any) -> Any:
+        await turn.ask("small", "Does this call fit the task?")
+
+    @agent.wrap(ToolCall, name="note_time")
+    async def note_time(call: Any, call_next: Any) -> Any:
+        await _work(0.004)
+        return await call_next(call)
+
+    if limit:
+        agent.gate(ToolCalling, tool="send_mail(to=*@fjell.example)", name="only_staff")(lambda event: None)
+
+        @agent.gate(ModelReplying, name="second_look", on_error="unreviewed")
+        async def second_look(event: Any) -> Any:
+            await _work(0.7)
+
+    return agent
+
+
+async def _clerk(store: Any) -> None:
+    searched = OpaquePart("acme", {"type": "web_search", "query": "carrier strike"}, mediated=False)
+    answer = Message("assistant", (searched, TextPart("There is no strike.")))
+    first = clerk(
+        store,
+        calls("find_order", order="4417", _text="Let me look.", _usage=use(300, 12)),
+        says(chunks=["It comes ", "on Mon", "day, surely."], usage=use(360, 14), delay=0.5, chunk_delay=0.2),
+        says(chunks=["It is ", "on its ", "way."], usage=use(390, 8), delay=0.4, chunk_delay=0.2),
+        limit=False,
+    )  # fmt: skip
+    async with first.stream("Where is my tent, order 4417?", session="clerk-3") as stream:
+        async for _ in stream:
+            pass
+    await CLOCK.sleep(90)
+    second = clerk(store, ModelReply(answer, use(420, 9)), limit=True)
+    async with second.stream("Is there a strike?", session="clerk-3") as stream:
+        async for _ in stream:
+            pass
+    await CLOCK.sleep(100)
 
 
 async def _kinds(store: Any) -> None:

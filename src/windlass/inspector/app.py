@@ -20,7 +20,7 @@ from windlass.server.app import SHORTEST_TOKEN
 from windlass.server.errors import Problem, problem_response
 from windlass.server.streams import Streams
 
-from . import contexts, diffs, live, questions, sessions, whatif
+from . import contexts, diffs, governance, live, questions, sessions, whatif
 from .files import static_routes
 from .requests import Endpoints
 from .sources import Source
@@ -32,6 +32,7 @@ READING: Endpoints = (
     *questions.READING,
     *diffs.ENDPOINTS,
     *whatif.ENDPOINTS,
+    *governance.ENDPOINTS,
 )
 WRITING: Endpoints = questions.WRITING
 
@@ -74,6 +75,7 @@ class Inspector:
         self.replaying = False
         self.effects = {} if agent is None else {one["name"]: one["effect"] for one in agent.explain().data["tools"]}
         self.streams = Streams()
+        self.governance = governance.Governance(source)
         static = static_routes()
         app = Starlette(
             routes=[*static, *[endpoint.route(self) for endpoint in (*READING, *(WRITING if control else ()))]],

@@ -14,6 +14,7 @@ from windlass.messages import Message, ToolResultPart
 from windlass.records import ModelAttempted, ModelReplied, Record
 from windlass.server.errors import Problem
 
+from .blame import Sources
 from .requests import Call, Endpoint, Endpoints
 from .sessions import session_log
 from .words import Data, cut, json_text, plain
@@ -51,7 +52,12 @@ def _view(session: str, records: Sequence[Record], known: Mapping[str, Descripti
     found_filling = filling(sent, current.usage.input)
     same = 0 if before is None else _common(before.request.messages, sent.messages)
     first = max(0, len(sent.messages) - PARTS)
-    system = [{"origin": one.origin or "system", "text": one.text} for one in sections_of(sent) if one.text]
+    sources = Sources(records)
+    system = [
+        {"origin": origin, "text": one.text, "source": sources.of(one.text, origin)}
+        for one in sections_of(sent)
+        if one.text and (origin := one.origin or "system")
+    ]
     return cut(  # type: ignore[no-any-return]
         {
             "model": sent.model,
@@ -61,8 +67,10 @@ def _view(session: str, records: Sequence[Record], known: Mapping[str, Descripti
             "system": system,
             "tools": [spec.name for spec in sent.tools],
             "settings": plain(sent.settings),
-            "messages": [_message(one, at >= same and before is not None) for at, one in enumerate(sent.messages)][
-                first:
+            "messages": [
+                _message(one, sources, new=at >= same and before is not None)
+                for at, one in enumerate(sent.messages)
+                if at >= first
             ],
             "skipped": first,
             "gone": 0 if before is None else max(0, len(before.request.messages) - same),
@@ -86,9 +94,14 @@ def _common(old: Sequence[Message], new: Sequence[Message]) -> int:
     return count
 
 
-def _message(message: Message, new: bool) -> Data:
+def _message(message: Message, sources: Sources, *, new: bool) -> Data:
     default = message.origin or message.role
-    return {"role": message.role, "new": new, "parts": [one for part in message.parts for one in _part(part, default)]}
+    parts = [one for part in message.parts for one in _part(part, default)]
+    return {"role": message.role, "new": new, "parts": [{**one, "source": _source(one, sources)} for one in parts]}
+
+
+def _source(part: Data, sources: Sources) -> list[Data]:
+    return sources.of(str(part["text"]), str(part["origin"])) if part["text"] else []
 
 
 def _part(part: Any, default: str) -> list[Data]:

@@ -2,19 +2,23 @@ import { get, takeToken, Refused } from "./api.js";
 import { h, say } from "./dom.js";
 import * as approvals from "./views/approvals.js";
 import * as diff from "./views/diff.js";
+import * as pipeline from "./views/pipeline.js";
 import * as sessions from "./views/sessions.js";
+import * as tree from "./views/tree.js";
 import * as turn from "./views/turn.js";
 import * as whatif from "./views/whatif.js";
 
 const VIEWS = [
   { id: "sessions", name: "Sessions", view: sessions },
   { id: "turn", name: "Turn", view: turn },
+  { id: "pipeline", name: "Pipeline", view: pipeline },
   { id: "approvals", name: "Approvals", view: approvals },
   { id: "whatif", name: "What-if", view: whatif },
 ];
 // Views that other views lead to: they have an address, but no tab.
 const OTHERS = [
   { id: "diff", name: "Diff", view: diff },
+  { id: "tree", name: "Delegation", view: tree },
 ];
 const KEYS = [
   [`1 to ${VIEWS.length}`, "go to a view"], ["/", "search"], ["j  k", "next, previous row"], ["Enter", "open, or show the details"], ["[  ]", "previous, next step"],

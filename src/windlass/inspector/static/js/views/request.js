@@ -2,6 +2,7 @@
 import { at, get } from "../api.js";
 import { by, bar, h, mark } from "../dom.js";
 import { count, plural } from "../format.js";
+import { sentences } from "./blame.js";
 
 const CLASSES = { system: "system", tools: "tools", summary: "summary", history: "history", injected: "injected by hooks", feedback: "feedback to the model" };
 export function classOf(origin) {
@@ -39,5 +40,5 @@ function draw(data, item) {
   ].flat().filter(Boolean);
 }
 function segment(part, kind, fresh) {
-  return h("div.seg", { class: `c-${kind}` }, h("div.o", {}, h("code", {}, part.origin), kind === "injected" ? h("span.blame", {}, mark("inject"), "put here by this hook") : null, fresh ? h("span.fresh", {}, "new in this call") : null), h("div.x", {}, part.text));
+  return h("div.seg", { class: `c-${kind}` }, h("div.o", {}, h("code", {}, part.origin), kind === "injected" ? h("span.blame", {}, mark("inject"), "put here by this hook") : null, fresh ? h("span.fresh", {}, "new in this call") : null), part.source?.length ? sentences(part) : h("div.x", {}, part.text));
 }

@@ -103,7 +103,8 @@ function head() {
     session.parent ? h("a", { href: `#/turn/${encodeURIComponent(session.parent)}` }, `child of ${session.parent}`) : "", session.origin ? h("span", {}, `forked from ${session.origin}`) : "",
     session.turns.length > 1 ? h("nav.turns", { "aria-label": "Turns" }, "turn ", turnsToShow().map((one) => (one ? h("a", { href: `#/turn/${encodeURIComponent(session.session)}/${one.n}`, "aria-current": one.n === turn.n ? "true" : null }, one.n) : h("span", {}, "…")))) : "",
     session.children.length ? h("nav.turns", { "aria-label": "Sub-agents" }, "sub-agents ", session.children.slice(0, 8).map((id) => h("a", { href: `#/turn/${encodeURIComponent(id)}` }, id.startsWith(session.session) ? id.slice(session.session.length) : id)), session.children.length > 8 ? ` and ${session.children.length - 8} more` : "") : "",
-    h("a", { href: `#/diff/${encodeURIComponent(session.session)}` }, "compare"), h("a", { href: `#/whatif/${encodeURIComponent(session.session)}` }, "what if"), parts.chain);
+    h("a", { href: `#/diff/${encodeURIComponent(session.session)}` }, "compare"), h("a", { href: `#/whatif/${encodeURIComponent(session.session)}` }, "what if"),
+    session.children.length || session.parent ? h("a", { href: `#/tree/${encodeURIComponent(session.session)}` }, "all on one axis") : "", h("a", { href: `#/pipeline/hooks/session/${encodeURIComponent(session.session)}/${turn.n}` }, "hooks of this turn"), parts.chain);
   parts.title.textContent = "";
   parts.title.append(h("span", {}, short(turn.text || "No text", 260)));
   const models = turn.rows.filter((row) => ["model", "attempt", "side"].includes(row.k)), sum = (name) => models.reduce((total, row) => total + (row[name] ?? 0), 0);
