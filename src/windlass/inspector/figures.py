@@ -21,6 +21,9 @@ _R = TypeVar("_R", bound=r.Record)
 TOP = 400
 """The highest bucket of a histogram that counts: 2**100 microseconds."""
 
+LONGEST = 1e9
+"""No call takes longer, in seconds, whatever a log says."""
+
 SEVERITY = ("deny", "error", "ask", "changed", "inject", "allow", "shadow")
 """What hooks say, the gravest first."""
 
@@ -35,6 +38,7 @@ class Times(Struct):
 
     def add(self, seconds: float) -> None:
         """Count one call."""
+        seconds = min(max(seconds, 0.0), LONGEST)
         bucket = int(4 * log2(seconds * 1e6)) if seconds > 1e-6 else 0
         self.merge(Times(1, seconds, seconds, {min(bucket, TOP): 1}))
 
@@ -457,5 +461,6 @@ def _(reader: _Reader, record: r.HooksRan) -> None:
         figures = turn.hook(row.event, row.hook)
         figures.asked = (figures.asked or 0) + row.asked
         buckets = {max(0, min(bucket, TOP)): count for bucket, count in row.buckets}
-        figures.times.merge(Times(row.asked, row.seconds, row.slowest, buckets))
+        seconds, slowest = [min(max(value, 0.0), LONGEST) for value in (row.seconds, row.slowest)]
+        figures.times.merge(Times(row.asked, seconds, slowest, buckets))
     turn.streams += [{"turn": turn.turn, **plain(one)} for one in record.streams]
