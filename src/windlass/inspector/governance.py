@@ -17,8 +17,8 @@ from windlass.logs import SessionInfo
 from .figures import SEVERITY, HookFigures, Summary, ToolFigures, TurnFigures, summarise
 from .pipelines import changes, condition, is_detailed, observers, points, read_pipeline, stage_of
 from .requests import Call, Endpoint, Endpoints
-from .sessions import is_live, session_log
-from .sources import Source
+from .sessions import session_log
+from .sources import Source, is_live
 from .words import Data, cut
 
 PATIENCE = 1.2
