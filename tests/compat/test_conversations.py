@@ -18,7 +18,7 @@ from windlass.compat.conversations import (
 )
 from windlass.errors import ConfigError
 from windlass.evals import load_cases
-from windlass.messages import DocumentPart, ImagePart, ThinkingPart
+from windlass.messages import DocumentPart, ImagePart, ThinkingPart, ToolResultPart
 from windlass.testing import ScriptedModel, calls, says
 
 OPENAI: list[Any] = [
@@ -31,6 +31,21 @@ OPENAI: list[Any] = [
     {"role": "tool", "tool_call_id": "call_1", "content": "7"},
     {"role": "tool", "tool_call_id": "call_2", "content": "8"},
     {"role": "assistant", "content": "Seven and eight."},
+]  # fmt: skip
+RESPONSES: list[dict[str, Any]] = [
+    {"type": "message", "role": "developer", "content": "Be brief."},
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "What is it? 🜁"},
+        {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0="},
+        {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="}]},
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Look twice."}], "id": "rs_1",
+        "encrypted_content": "gAAA"},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+    {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": '{"name": "x"}'},
+    {"type": "function_call", "call_id": "call_2", "name": "look", "arguments": '{"name": "y"}'},
+    {"type": "function_call_output", "call_id": "call_1", "output": "7"},
+    {"type": "function_call_output", "call_id": "call_2", "output": [
+        {"type": "input_text", "text": "8"}, {"type": "input_image", "image_url": "https://example.org/8.png"}]},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Seven and eight."}]},
 ]  # fmt: skip
 ANTHROPIC: dict[str, Any] = {
     "system": [{"type": "text", "text": "Be brief."}],
@@ -68,7 +83,12 @@ def langchain_messages() -> list[Any]:
 
 @pytest.mark.parametrize("format", FORMATS)
 async def test_a_conversation_goes_into_a_session_on_and_back(format: Any) -> None:
-    given = {"openai": OPENAI, "anthropic": ANTHROPIC, "langchain": langchain_messages()}[format]
+    given = {
+        "openai": OPENAI,
+        "openai_responses": RESPONSES,
+        "anthropic": ANTHROPIC,
+        "langchain": langchain_messages(),
+    }[format]
     conversation = read_conversation(format, given)
     assert conversation.system == "Be brief."
     model = ScriptedModel(says("Still."))
@@ -78,6 +98,10 @@ async def test_a_conversation_goes_into_a_session_on_and_back(format: Any) -> No
     back = write_conversation(format, result.messages, system=conversation.system)
     again = {
         "openai": [{"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "Still."}],
+        "openai_responses": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Sure?"}]},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Still."}]},
+        ],
         "anthropic": [
             {"role": "user", "content": [{"type": "text", "text": "Sure?"}]},
             {"role": "assistant", "content": [{"type": "text", "text": "Still."}]},
@@ -90,6 +114,8 @@ async def test_a_conversation_goes_into_a_session_on_and_back(format: Any) -> No
     assert back[-2:] == again[format]
     if format == "openai":
         assert back[:-2] == OPENAI
+    if format == "openai_responses":
+        assert back[:-2] == RESPONSES
     if format == "anthropic":
         assert back[:-2] == ANTHROPIC["messages"]
 
@@ -115,11 +141,59 @@ def test_parts_keep_what_they_are() -> None:
     assert [message.role for message in messages] == ["user", "assistant", "tool", "user", "assistant"]
 
 
+def test_items_of_one_reply_are_one_message() -> None:
+    messages = read_conversation("openai_responses", RESPONSES).messages
+    assert [message.role for message in messages] == ["user", "assistant", "tool", "assistant"]
+    assert [type(part).__name__ for part in messages[1].parts] == [
+        "ThinkingPart", "TextPart", "ToolCallPart", "ToolCallPart"
+    ]  # fmt: skip
+    assert [part.name for part in messages[2].parts if isinstance(part, ToolResultPart)] == ["look", "look"]
+
+
+def test_a_short_form_a_refusal_and_hidden_reasoning_are_read() -> None:
+    items = [
+        {"role": "user", "content": "Help me."},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
+        {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "I cannot."}]},
+        {"role": "assistant", "content": "And I will not."},
+    ]
+    messages = read_conversation("openai_responses", items).messages
+    assert [message.text for message in messages] == ["Help me.", "I cannot.", "And I will not."]
+    assert messages[1].parts[0] == ThinkingPart(
+        "", '{"id": "rs_1", "encrypted_content": "gAAA"}', redacted=True, vendor="openai"
+    )
+    assert write_conversation("openai_responses", messages)[1] == items[1]
+    assert write_conversation("anthropic", messages)[1]["content"][0] == {"type": "text", "text": "I cannot."}
+
+
+@pytest.mark.parametrize("via", FORMATS)
+def test_calls_and_texts_survive_any_format(via: Any) -> None:
+    messages = read_conversation("openai", OPENAI).messages
+    there = read_conversation(via, write_conversation(via, messages)).messages
+    back = write_conversation("openai", there)
+    assert [one.get("tool_calls") for one in back if one["role"] == "assistant"] == [
+        [{**call, "function": {**call["function"], "arguments": _canonical(call, via)}} for call in one["tool_calls"]]
+        if one.get("tool_calls") else None for one in OPENAI if one["role"] == "assistant"
+    ]  # fmt: skip
+    assert [one["content"] for one in back if one["role"] == "tool"] == ["7", "8"]
+    assert back[-1] == OPENAI[-1]
+    assert back[0] == OPENAI[1]
+
+
+def _canonical(call: Any, via: str) -> str:
+    """The arguments as a format that keeps them as an object writes them again."""
+    arguments: str = call["function"]["arguments"]
+    return arguments if via.startswith("openai") else json.dumps(json.loads(arguments), separators=(",", ":"))
+
+
 @pytest.mark.parametrize(
     ("format", "given", "problem"),
     [
         ("openai", [{"role": "user", "content": "a"}, {"role": "robot"}], "message 1 .* role 'robot'"),
         ("openai", [{"role": "assistant", "function_call": {"name": "f"}}], "function_call is not supported"),
+        ("openai_responses", [{"type": "web_search_call"}], "an item of the type 'web_search_call'"),
+        ("openai_responses", [{"type": "function_call", "name": "f"}], "the id of a call must be a text"),
+        ("openai_responses", [{"role": "robot"}], "role 'robot'"),
         ("openai", "text", "must be a list of messages, not a str"),
         ("anthropic", [{"role": "system", "content": "x"}], "the system text is no message here"),
         (

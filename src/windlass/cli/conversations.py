@@ -12,7 +12,7 @@ from windlass.protocols import Store
 
 from .output import echo
 
-FORMATS = ("openai", "anthropic", "langchain")
+FORMATS = ("openai", "openai_responses", "anthropic", "langchain")
 EXPORTS = (*FORMATS, "otel", "eval", "case")
 
 

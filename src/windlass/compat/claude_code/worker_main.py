@@ -18,6 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 _codes: dict[str, tuple[tuple[int, int], CodeType]] = {}
+_variables: dict[str, str] = {}
 
 
 def _code(path: str) -> CodeType:
@@ -29,6 +30,19 @@ def _code(path: str) -> CodeType:
         with open(path, "rb") as file:
             known = _codes[path] = (stamp, compile(file.read(), path, "exec"))
     return known[1]
+
+
+def _set_variables(given: dict[str, str] | None) -> None:
+    """Set the variables of a script: those of the one before if none are given, whatever it has made of them."""
+    if given is not None:
+        _variables.clear()
+        _variables.update(given)
+    now = dict(os.environ)
+    for name in now.keys() - _variables.keys():
+        del os.environ[name]
+    for name, value in _variables.items():
+        if now.get(name) != value:
+            os.environ[name] = value
 
 
 def _temporary() -> int:
@@ -52,8 +66,7 @@ def _run(request: dict[str, Any], limit: int) -> dict[str, Any]:
     sys.stderr = io.TextIOWrapper(
         io.BufferedWriter(io.FileIO(2, "w", closefd=False)), encoding="utf-8", errors="backslashreplace"
     )
-    os.environ.clear()
-    os.environ.update(request["env"])
+    _set_variables(request["env"])
     os.chdir(request["cwd"])
     path = request["script"]
     sys.argv = [path, *request["arguments"]]

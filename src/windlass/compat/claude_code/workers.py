@@ -11,7 +11,9 @@ import signal
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from .settings import Handler
 
 _PYTHONS = ("python", "python3")
 _MOST = 4
+_PLACES = ("CLAUDE_PROJECT_DIR", "CLAUDE_PLUGIN_ROOT")
 _SHELL = frozenset("|&;<>()`*?[]#~\n")
 
 
@@ -47,20 +50,20 @@ class Workers:
     def script_of(self, handler: Handler, launch: Launch) -> Script | None:
         """The Python script that a command runs; None if it does anything else."""
         if handler.args is not None:
-            words = [*launch.words]
+            words: Sequence[str] = launch.words
         elif handler.shell != "bash" or "CLAUDE_CODE_SHELL_PREFIX" in launch.env:
             return None
         else:
-            words = _plain_words(handler.command, launch)
+            words = _plain_words(handler.command, *[launch.env.get(name, "") for name in _PLACES])
         if not words:
             return None
         first, *rest = words
         if Path(first).name not in _PYTHONS:
             python = _shebang(os.path.join(launch.cwd, first))
-            first, rest = (python, words) if python else ("", rest)
+            first, rest = (python, [*words]) if python else ("", rest)
         if not first or not rest or not rest[0].endswith(".py"):
             return None
-        program = shutil.which(first, path=launch.env.get("PATH"))
+        program = _program(first, launch.env.get("PATH"))
         path = os.path.join(launch.cwd, rest[0])
         return None if program is None or not os.path.isfile(path) else Script(program, path, tuple(rest[1:]))
 
@@ -121,9 +124,14 @@ class _Worker:
             os.close(answers)
         os.set_blocking(self._answers, False)
         os.set_blocking(self._requests, False)
+        self._env: dict[str, str] | None = None
 
     async def ask(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Send a request and return the answer; None if the worker has ended."""
+        """Send a request and return the answer; None if the worker has ended. It keeps the variables of the latest."""
+        env = request["env"]
+        if env == self._env:
+            request["env"] = None
+        self._env = env
         data = json.dumps(request).encode()
         await self._send(struct.pack("!I", len(data)) + data)
         head = await self._receive(4)
@@ -178,21 +186,35 @@ def _set(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _plain_words(command: str, launch: Launch) -> list[str]:
+def _program(name: str, path: str | None) -> str | None:
+    """Where a program is. It is looked for again once it is no longer there."""
+    found = _which(name, path)
+    if found is not None and not os.access(found, os.X_OK):
+        _which.cache_clear()
+        found = _which(name, path)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _which(name: str, path: str | None) -> str | None:
+    return shutil.which(name, path=path)
+
+
+@lru_cache(maxsize=512)
+def _plain_words(command: str, *values: str) -> tuple[str, ...]:
     """The words of a command that needs no shell but for `$CLAUDE_PROJECT_DIR` and the like; empty if it needs one."""
-    for name in ("CLAUDE_PROJECT_DIR", "CLAUDE_PLUGIN_ROOT"):
-        value = launch.env.get(name, "")
+    for name, value in zip(_PLACES, values, strict=True):
         if any(char in _SHELL or char in " '\"\\$" for char in value):
-            return []
+            return ()
         command = (
             command.replace(f"${{{name}}}", value).replace(f"${name}/", f"{value}/").replace(f'"${name}"', f'"{value}"')
         )
     if "$" in command or any(char in _SHELL for char in command):
-        return []
+        return ()
     try:
-        return shlex.split(command)
+        return tuple(shlex.split(command))
     except ValueError:
-        return []
+        return ()
 
 
 def _shebang(path: str) -> str:

@@ -9,11 +9,12 @@ from typing import Any, Literal, NamedTuple, get_args
 from windlass.errors import ConfigError
 from windlass.messages import Message
 
-from . import anthropic, langchain, openai
+from . import anthropic, langchain, openai, openai_responses
+from .openai_responses import joined
 from .parts import BadConversation, Ids
 from .sessions import case_of_session, eval_lines, otel_events
 
-ConversationFormat = Literal["openai", "anthropic", "langchain"]
+ConversationFormat = Literal["openai", "openai_responses", "anthropic", "langchain"]
 
 
 class Conversation(NamedTuple):
@@ -26,9 +27,9 @@ class Conversation(NamedTuple):
 def read_conversation(format: ConversationFormat, messages: Any) -> Conversation:
     """Read a list of messages of another project, for `agent.import_history(session, conversation.messages)`.
 
-    `format` is `openai` (Chat Completions), `anthropic` (Messages) or `langchain`: message objects, or what
-    `messages_to_dict` makes of them. Anthropic's whole body, with `system` and `messages`, is read as well. Raises
-    `ConfigError` with the number of the first message that cannot be read.
+    `format` is `openai` (Chat Completions), `openai_responses` (the items of Responses), `anthropic` (Messages) or
+    `langchain`: message objects, or what `messages_to_dict` makes of them. Anthropic's whole body, with `system` and
+    `messages`, is read as well. Raises `ConfigError` with the number of the first message that cannot be read.
     """
     module, given, system = _module(format), messages, ""
     if isinstance(given, Mapping):
@@ -47,7 +48,7 @@ def read_conversation(format: ConversationFormat, messages: Any) -> Conversation
             texts.append(read)
         else:
             found += read
-    return Conversation("\n\n".join(texts), found)
+    return Conversation("\n\n".join(texts), joined(found) if format == "openai_responses" else found)
 
 
 def write_conversation(format: ConversationFormat, messages: Iterable[Message], *, system: str = "") -> list[Any]:
@@ -67,7 +68,12 @@ def write_conversation(format: ConversationFormat, messages: Iterable[Message], 
 
 
 def _module(format: str) -> ModuleType:
-    modules: dict[str, ModuleType] = {"openai": openai, "anthropic": anthropic, "langchain": langchain}
+    modules: dict[str, ModuleType] = {
+        "openai": openai,
+        "openai_responses": openai_responses,
+        "anthropic": anthropic,
+        "langchain": langchain,
+    }
     if format not in modules:
         raise ConfigError(f"{format!r} is not a format of conversations: use one of {', '.join(modules)}")
     return modules[format]

@@ -21,12 +21,13 @@ from .parts import (
     Ids,
     Wire,
     arguments_object,
-    arguments_text,
+    call_of,
     decoded,
     encoded,
     items,
     mapping,
     note,
+    succeeded,
     text,
 )
 
@@ -55,9 +56,7 @@ def _part(block: Any, names: dict[str, str]) -> Part:
     if kind in ("image", "document"):
         return _media(kind, block)
     if kind == "tool_use":
-        id, name = text(block.get("id"), "the id of a call"), text(block.get("name"), "the name of a tool")
-        names[id] = name
-        return ToolCallPart(name, arguments_text(block.get("input")), vendor_id=id)
+        return call_of(block.get("id"), block.get("name"), block.get("input"), names)
     if kind == "tool_result":
         id, content = text(block.get("tool_use_id"), "tool_use_id"), block.get("content")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else items(content, "a result")
@@ -118,7 +117,7 @@ def _block(part: Part, ids: Ids) -> Wire | None:
     if type(part) is ToolResultPart:
         content = [block for one in part.content if (block := _block(one, ids)) is not None]
         result: Wire = {"type": "tool_result", "tool_use_id": ids.result(part), "content": content}
-        return result if part.status in ("ok", "answered", "responded") else {**result, "is_error": True}
+        return result if succeeded(part) else {**result, "is_error": True}
     if type(part) is FilePart and part.vendor == "anthropic":
         return {"type": "document", "source": {"type": "file", "file_id": part.id}}
     if isinstance(part, ImagePart | DocumentPart):

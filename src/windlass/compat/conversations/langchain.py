@@ -12,12 +12,14 @@ from .parts import (
     Ids,
     Wire,
     arguments_object,
-    arguments_text,
+    call_of,
     described,
     image,
     items,
     mapping,
     note,
+    spoken_parts,
+    succeeded,
     text,
     texts,
     url_of,
@@ -46,9 +48,7 @@ def read(given: Any, names: dict[str, str]) -> str | list[Message]:
         *items(data.get("invalid_tool_calls"), "invalid_tool_calls"),
     ]:
         call = mapping(one, "a call")
-        id, name = text(call.get("id"), "the id of a call"), text(call.get("name"), "the name of a tool")
-        names[id] = name
-        calls.append(ToolCallPart(name, arguments_text(call.get("args")), vendor_id=id))
+        calls.append(call_of(call.get("id"), call.get("name"), call.get("args"), names))
     role: Any = _ROLES[kind]
     return [Message(role, (*_content(content), *calls))]
 
@@ -79,7 +79,8 @@ def _part(block: Any) -> Part | None:
     if kind == "text":
         return TextPart(text(block.get("text"), "a text"))
     if kind in ("thinking", "reasoning"):
-        return ThinkingPart(text(block.get("thinking", block.get("reasoning", "")), "thinking"))
+        summary = "\n\n".join([texts([one], "a summary") for one in items(block.get("summary"), "a summary")])
+        return ThinkingPart(text(block.get("thinking", block.get("reasoning", summary)), "thinking"))
     if kind == "image_url":
         where = block.get("image_url")
         return image(where.get("url") if isinstance(where, Mapping) else where)
@@ -100,12 +101,12 @@ def add(wire: list[Wire], message: Message, ids: Ids) -> None:
     """Add a message to a list."""
     for part in message.parts:
         if type(part) is ToolResultPart:
-            fine = part.status in ("ok", "answered", "responded")
+            fine = succeeded(part)
             result = {"content": described(part.content), "tool_call_id": ids.result(part), "name": part.name}
             wire.append(_entry("tool", {**result, "status": "success" if fine else "error"}))
     if message.role == "tool":
         return
-    shown = [p for p in message.parts if not isinstance(p, ToolCallPart | ThinkingPart | ToolResultPart)]
+    shown = spoken_parts(message)
     plain = all(type(part) is TextPart for part in shown)
     data: Wire = {"content": message.text if plain else [_wire(part) for part in shown]}
     if message.role == "assistant":

@@ -12,7 +12,6 @@ from windlass.messages import (
     Message,
     Part,
     TextPart,
-    ThinkingPart,
     ToolCallPart,
     ToolResultPart,
 )
@@ -21,7 +20,7 @@ from .parts import (
     BadConversation,
     Ids,
     Wire,
-    arguments_text,
+    call_of,
     decoded,
     described,
     encoded,
@@ -29,6 +28,7 @@ from .parts import (
     items,
     mapping,
     note,
+    spoken_parts,
     text,
     texts,
     url_of,
@@ -67,9 +67,7 @@ def _calls(entry: Any, names: dict[str, str]) -> list[ToolCallPart]:
     for one in items(entry.get("tool_calls"), "tool_calls"):
         call = mapping(one, "a call")
         function = mapping(call.get("function"), "the function of a call")
-        id, name = text(call.get("id"), "the id of a call"), text(function.get("name"), "the name of a tool")
-        names[id] = name
-        calls.append(ToolCallPart(name, arguments_text(function.get("arguments")), vendor_id=id))
+        calls.append(call_of(call.get("id"), function.get("name"), function.get("arguments"), names))
     return calls
 
 
@@ -78,15 +76,20 @@ def _content(content: Any) -> tuple[Any, ...]:
         return ()
     if isinstance(content, str):
         return (TextPart(content),)
-    return tuple([_part(mapping(one, "a part of the content")) for one in items(content, "the content")])
+    return tuple([part_of(mapping(one, "a part of the content")) for one in items(content, "the content")])
 
 
-def _part(part: Any) -> Part:
+def part_of(part: Any) -> Part:
+    """A part of the content of Chat Completions, or of an item of Responses."""
     kind = part.get("type")
     if kind in ("text", "refusal", "input_text", "output_text"):
         return TextPart(text(part.get("text", part.get("refusal")), "a text"))
     if kind == "image_url":
         return image(mapping(part.get("image_url"), "image_url").get("url"))
+    if kind == "input_image":
+        return image(part.get("image_url"))
+    if kind == "input_file":
+        return _file(part)
     if kind == "input_audio":
         sound = mapping(part.get("input_audio"), "input_audio")
         name = text(sound.get("format", "wav"), "the format of audio")
@@ -99,6 +102,8 @@ def _part(part: Any) -> Part:
 def _file(file: Any) -> Part:
     if file.get("file_id"):
         return FilePart(text(file["file_id"], "file_id"), "openai", name=file.get("filename"))
+    if file.get("file_url"):
+        return DocumentPart(url=text(file["file_url"], "file_url"), name=file.get("filename"))
     head, _, data = text(file.get("file_data"), "file_data").partition(",")
     media_type = head.removeprefix("data:").partition(";")[0] if data else "application/pdf"
     return DocumentPart(decoded(data or head), media_type=media_type, name=file.get("filename"))
@@ -115,7 +120,7 @@ def add(wire: list[Wire], message: Message, ids: Ids) -> None:
     wire += [{"role": "tool", "tool_call_id": ids.result(r), "content": described(r.content)} for r in results]
     if message.role == "tool":
         return
-    shown = [p for p in message.parts if not isinstance(p, ToolCallPart | ThinkingPart | ToolResultPart)]
+    shown = spoken_parts(message)
     entry: Wire = {"role": message.role, "content": [_wire(part) for part in shown]}
     if all(type(part) is TextPart for part in shown):
         entry["content"] = message.text

@@ -9,7 +9,17 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from windlass.messages import ContentPart, DocumentPart, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart
+from windlass.messages import (
+    ContentPart,
+    DocumentPart,
+    ImagePart,
+    Message,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 
 Wire = dict[str, Any]
 
@@ -49,6 +59,23 @@ def texts(content: Any, what: str) -> str:
         one if isinstance(one, str) else text(mapping(one, what).get("text"), what) for one in items(content, what)
     ]
     return "".join(found)
+
+
+def call_of(id: Any, name: Any, arguments: Any, names: dict[str, str]) -> ToolCallPart:
+    """A call of a tool. `names` learns the name of the tool by the id of the call, for its result."""
+    given, tool = text(id, "the id of a call"), text(name, "the name of a tool")
+    names[given] = tool
+    return ToolCallPart(tool, arguments_text(arguments), vendor_id=given)
+
+
+def succeeded(part: ToolResultPart) -> bool:
+    """Whether a result is what was asked for."""
+    return part.status in ("ok", "answered", "responded")
+
+
+def spoken_parts(message: Message) -> list[Part]:
+    """The parts of a message that are neither thinking nor about tools."""
+    return [part for part in message.parts if not isinstance(part, ToolCallPart | ThinkingPart | ToolResultPart)]
 
 
 def arguments_text(value: Any) -> str:
