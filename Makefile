@@ -79,6 +79,7 @@ format: $(DEV) ## Format the code and fix what ruff can fix
 docs: $(DEV) ## Generate the reference pages and the table of behaviours, and run the tutorial for what it prints
 	@$(BIN)/python docs/generate.py
 	@$(BIN)/python docs/transcripts.py
+	@WINDLASS_WRITE_HELP=1 $(BIN)/python -m pytest -q -n 0 tests/cli/test_help.py >/dev/null
 
 site: $(DEV) ## Build the documentation as a site in build/site; ARGS=--serve serves it on this machine
 	@$(BIN)/python docs/build_site.py $(ARGS)

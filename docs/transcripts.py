@@ -22,6 +22,7 @@ PATIENCE = 120
 # What differs from run to run: times, ids that are drawn, and the bars that are drawn from times.
 VARYING = [
     (re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)?|\d\d:\d\d(?::\d\d(?:\.\d+)?)?"), "TIME"),
+    (re.compile(r"^step .*(?=█ model)", re.MULTILINE), "AXIS "),
     (re.compile(r"\b\d+(?:\.\d+)? ?(?:µs|ms|s|m|min|h)\b(?: \d+ ?s\b)?"), "LONG"),
     (re.compile(r"\b[0-9a-f]{7,}…?"), "ID"),
     (re.compile(r"[─-▟■-◿⠀-⣿]+"), "BAR"),

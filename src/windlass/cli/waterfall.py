@@ -302,7 +302,8 @@ def _folds(rows: Iterable[Data], length: float) -> list[tuple[float, float]]:
     waits = sorted((row["t0"], row["t"]) for row in rows if row["k"] in ("wait", "resumed") and row.get("t0"))
     found: list[tuple[float, float]] = []
     for start, end in waits:
-        if end - start <= 2 or end - start <= length * 0.08:
+        took = end - start
+        if took <= length / 2 and (took <= 2 or took <= length * 0.08):
             continue
         if found and start <= found[-1][1]:
             found[-1] = (found[-1][0], max(found[-1][1], end))
