@@ -25,8 +25,9 @@ VARYING = [
     (re.compile(r"^step .*(?=█ model)", re.MULTILINE), "AXIS "),
     (re.compile(r"\b\d+(?:\.\d+)? ?(?:µs|ms|s|m|min|h)\b(?: \d+ ?s\b)?"), "LONG"),
     (re.compile(r"\b[0-9a-f]{7,}…?"), "ID"),
-    (re.compile(r"[─-▟■-◿⠀-⣿]+"), "BAR"),
-    (re.compile(r"(?:BAR\s*)+|[ \n]+"), " "),
+    (re.compile(r"[─-▟■-◿⠀-⣿]+"), " "),
+    (re.compile(r"LONG(?:\s+LONG)+"), "LONG"),
+    (re.compile(r"[ \n]+"), " "),
 ]
 
 
