@@ -526,12 +526,10 @@ def _adder(
     kinds = audience.kinds if audience.listens else ()
 
     def add(record: Record) -> None:
-        if clean is not None:
-            record = clean(record)
         kind = type(record)
         FOLDS[kind](fold, record)
         fold.pending.append(record)
         if kind in kinds:
             audience.tell(record)
 
-    return add
+    return add if clean is None else lambda record: add(clean(record))
