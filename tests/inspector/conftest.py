@@ -110,7 +110,7 @@ class Page:
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
         self.page.on("dialog", lambda dialog: (self.problems.append("a dialog"), dialog.dismiss()))
         self.page.goto(process.url)
-        self.page.wait_for_selector(".tr[data-id]")
+        self.page.wait_for_selector(".tr[data-id], .sessions .empty")
 
     def go(self, place: str, wait: str) -> Any:
         """Open a view, and wait until it is there."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tests.inspector.shop import desk
+from tests.inspector.shop import HOSTILE, desk
 
 from windlass import Agent, Deny, ToolCalling
 from windlass.stores import MemoryStore
+from windlass.testing import calls, says
 
 
 def agent() -> Agent[Any, Any]:
@@ -36,3 +37,19 @@ def slow() -> Agent[Any, Any]:
         time.sleep(0.1)
 
     return made
+
+
+def talking() -> Agent[Any, Any]:
+    """The agent with a model that looks an order up, writes a mail and says that it did."""
+    mail = {"to": "ann@fjell.example", "text": "Your tent was delivered."}
+    return desk(
+        MemoryStore(),
+        calls([("find_order", {"order": "4417"}), ("send_mail", mail)], _text="Let me look."),
+        says("I have written to you."),
+    )
+
+
+def hostile() -> Agent[Any, Any]:
+    """The agent with a model that says what attackers write."""
+    mail = calls("send_mail", to=HOSTILE, text=HOSTILE, _text=HOSTILE)
+    return desk(MemoryStore(), mail, says("done"), name="<b>desk</b>")

@@ -47,3 +47,11 @@ class ActiveTime:
         if self.waits is None:
             self.waits = ConsumerWait(self._monotonic)
         await self.waits.during(waiting)
+
+    async def wait_outside(self, waiting: Awaitable[None]) -> None:
+        """Wait for somebody outside, such as a person at a breakpoint. Limits of active time do not count it, neither
+        here nor in the agents above."""
+        root = self
+        while root._parent is not None:
+            root = root._parent
+        await root.wait_for_consumer(waiting)

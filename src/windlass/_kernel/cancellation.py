@@ -21,6 +21,8 @@ class Cancellation(Struct, eq=False):
 
     A pass is `abandoned` if nobody goes on with the turn: then no person can hold up its end.
 
+    It `came_late` if it was asked for when the last hooks ran already.
+
     A pass in the background is `interruptible`: when its task is cancelled, as at the end of the
     event loop, it stops like a process that dies, and can be resumed.
     """
@@ -36,6 +38,7 @@ class Cancellation(Struct, eq=False):
     _below: tuple[Cancellation, ...] = ()
     interruptible: bool = False
     abandoned: bool = False
+    came_late: bool = False
 
     @property
     def session(self) -> str:
@@ -88,6 +91,7 @@ class Cancellation(Struct, eq=False):
         """
         check_reason(reason)
         if self._ended:
+            self.came_late = True
             return False
         if self.stop is None:
             self.stop = outcome or Cancelled(reason)

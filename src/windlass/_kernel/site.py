@@ -173,6 +173,11 @@ class Site:
             self.tasks = SideTasks()
         self.tasks.start(coroutine)
 
+    @property
+    def was_cancelled(self) -> bool:
+        """Whether somebody wanted to cancel the turn, also if its last hooks run already."""
+        return self._cancellation.stop is not None or self._cancellation.came_late
+
     def completed(self, call: ToolCall) -> ToolCall:
         """A call with its arguments validated and complete; `ArgumentsError` if they do not fit the
         tool."""

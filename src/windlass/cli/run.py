@@ -27,6 +27,7 @@ from .asking import Answering, answering, login, open_questions, question_lines
 from .assembling import Choice, agent_options, assemble, remembers_rules, scope_of
 from .attachments import message_with
 from .codes import INTERRUPTED, SUSPENDED
+from .inspecting import inspect_options, inspected
 from .json_lines import end_of, lines_of
 from .output import echo, echo_json, is_terminal, read_input, wrap
 from .temporal import TemporalTurns, temporal_options
@@ -40,12 +41,16 @@ from .view import TurnView
 @click.option("--session", metavar="ID", help="Continue this session, or begin one with this id.")
 @click.option("--file", "files", multiple=True, metavar="PATH", help="Attach a file or image; - is the standard input.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per event, and one at the end.")
+@inspect_options
 @temporal_options
 def run(
     prompt: str | None,
     session: str | None,
     files: tuple[str, ...],
     as_json: bool,
+    inspect: bool,
+    inspect_port: int,
+    breaks: tuple[str, ...],
     temporal: str | None,
     task_queue: str,
     namespace: str,
@@ -69,8 +74,10 @@ def run(
     turns: Turns | TemporalTurns = Turns(agent, name, scope_of(choice))
     if temporal is not None:
         turns = TemporalTurns(agent, name, temporal, namespace, task_queue)
+    if temporal is not None and inspect:
+        raise click.UsageError("--inspect needs a turn in this process: leave out --temporal")
     show.begin(turns.session)
-    with asyncio.Runner() as runner:
+    with inspected([agent], inspect=inspect, port=inspect_port, breaks=breaks), asyncio.Runner() as runner:
         try:
             result = _Run(runner, turns, show).play(message)
         except WindlassError as error:

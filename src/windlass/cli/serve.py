@@ -17,6 +17,7 @@ from windlass import Agent
 from windlass.agent_files.references import CannotLoad
 
 from .assembling import measured
+from .inspecting import inspect_options, inspected
 from .loading import ScopeFactory, load_agent, scope_option
 from .output import echo
 from .stores import report_errors, serve_until_stopped
@@ -52,6 +53,7 @@ def _load_agents(ctx: click.Context, param: click.Parameter, value: tuple[str, .
     help="How long turns under way may take to end at SIGTERM. The rest is interrupted and can be resumed.",
 )
 @scope_option
+@inspect_options
 def serve(
     agents: list[Agent[Any, Any]],
     host: str,
@@ -62,6 +64,9 @@ def serve(
     max_body: int,
     drain: float,
     scope: ScopeFactory | None,
+    inspect: bool,
+    inspect_port: int,
+    breaks: tuple[str, ...],
 ) -> None:
     """Offer agents over HTTP: sessions, turns, streams and approvals.
 
@@ -76,18 +81,19 @@ def serve(
     if not local and not hosts and _is_any(host):
         raise click.UsageError(f"--host {host} is every address: name those that clients use with --allow-host")
     generated = "" if token else secrets.token_urlsafe(32)
-    server = report_errors(
-        lambda: _server(
-            agents,
-            token=token or generated,
-            hosts=_hosts(host, hosts, local=local),
-            origins=origins,
-            scope=scope,
-            max_body=max_body,
-            drain=drain,
+    with inspected(agents, inspect=inspect, port=inspect_port, breaks=breaks):
+        server = report_errors(
+            lambda: _server(
+                agents,
+                token=token or generated,
+                hosts=_hosts(host, hosts, local=local),
+                origins=origins,
+                scope=scope,
+                max_body=max_body,
+                drain=drain,
+            )
         )
-    )
-    _listen(server, host, port, generated)
+        _listen(server, host, port, generated)
 
 
 def _server(agents: list[Agent[Any, Any]], **options: Any) -> Server:

@@ -20,7 +20,8 @@ from windlass.server.app import SHORTEST_TOKEN
 from windlass.server.errors import Problem, problem_response
 from windlass.server.streams import Streams
 
-from . import contexts, diffs, governance, live, questions, sessions, whatif
+from . import contexts, diffs, governance, live, pauses, questions, sessions, whatif
+from .breakpoints import Breakpoints
 from .files import static_routes
 from .requests import Endpoints
 from .sources import Source
@@ -49,6 +50,8 @@ class Inspector:
       secrets in answers and checks edited arguments. What-if asks its hooks.
     - `scope`: a function that takes the id of a session and returns the scope of its turns, or an awaitable of it, for
       the hooks that what-if asks.
+    - `breakpoints`: those of agents in this process. Questions of their sessions can be answered, too, others only with
+      `control`.
 
     The page itself needs no token: it holds no data. It gets the token from the part of its address after `#`, which
     browsers do not send.
@@ -64,6 +67,7 @@ class Inspector:
         person: str = "",
         agent: Agent[Any, Any] | None = None,
         scope: ScopeFactory | None = None,
+        breakpoints: Breakpoints | None = None,
     ) -> None:
         if len(token) < SHORTEST_TOKEN or not token.isascii():
             raise ConfigError(f"the token must have at least {SHORTEST_TOKEN} ASCII characters")
@@ -73,17 +77,28 @@ class Inspector:
         self.agent = agent
         self.scope = scope
         self.replaying = False
+        self.breakpoints = breakpoints
         self.effects = {} if agent is None else {one["name"]: one["effect"] for one in agent.explain().data["tools"]}
         self.streams = Streams()
         self.governance = governance.Governance(source)
         static = static_routes()
         app = Starlette(
-            routes=[*static, *[endpoint.route(self) for endpoint in (*READING, *(WRITING if control else ()))]],
+            routes=[*static, *[endpoint.route(self) for endpoint in self._endpoints()]],
             exception_handlers={HTTPException: _http_problem},
             lifespan=self._lifespan,
         )
         app.router.redirect_slashes = False
         self._app = Access(app, token=token, hosts=hosts, open_paths={route.path for route in static})
+
+    def _endpoints(self) -> Endpoints:
+        """The routes for data. Those that write exist only with `control` or `breakpoints`."""
+        writing = WRITING if self.control or self.breakpoints is not None else ()
+        return (*READING, *writing, *(pauses.ENDPOINTS if self.breakpoints is not None else ()))
+
+    def may_answer(self, session: str) -> bool:
+        """Whether questions of a session can be answered here."""
+        own = self.breakpoints is not None and session.split("/")[0] in self.breakpoints.sessions
+        return self.control or own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
@@ -94,7 +109,7 @@ class Inspector:
             yield
         finally:
             await self.stop()
-            await self.source.store.close()
+            await self.source.close()
 
     async def stop(self) -> None:
         """End all streams."""

@@ -54,6 +54,7 @@ async def questions(call: Call) -> Data:
     found = await open_questions(store)
     return {
         "control": call.inspector.control,
+        "inspect": call.inspector.breakpoints is not None,
         "by": call.inspector.person,
         "rules": str(user_rules()),
         "now": time.time(),
@@ -70,6 +71,7 @@ async def _view(call: Call, session: str, asked: Asked) -> Data:
     whole = len(json_with_surrogates(subject)) <= WHOLE
     return {
         "session": session,
+        "control": call.inspector.may_answer(session),
         "agent": score.agent,
         "asked": cut(subject, WHOLE if whole else ROW),
         "call": None if asked.call is None else _call_view(asked.call, whole=whole),
@@ -135,6 +137,8 @@ async def answer(call: Call) -> Data:
     """Answer a question. The answer waits in the session's inbox until the session is resumed, or is read at once."""
     given: Answer = call.body
     store = call.inspector.source.store
+    if not call.inspector.may_answer(given.session):
+        raise Problem(403, "not_its_own", "only questions of sessions of this process can be answered here")
     asked = {asked.id: asked for _, asked in await open_questions(store, given.session)}.get(given.question)
     if asked is None:
         raise Problem(409, "stale_answer", "this question is not open any more")

@@ -35,11 +35,17 @@ class SessionLog(Struct):
 class Source:
     """A store, read through a small cache: logs only grow, so that only what is new is read again."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Store, name: str, *, shared: bool = False) -> None:
         self.store = store
         self.name = name
+        self.shared = shared
         self._logs: OrderedDict[str, SessionLog] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
+
+    async def close(self) -> None:
+        """Close the store, unless it is shared."""
+        if not self.shared:
+            await self.store.close()
 
     async def log(self, session: str) -> SessionLog:
         """The log of a session, up to date. Raises `SessionUnknown` if there is none."""
@@ -89,10 +95,15 @@ async def is_live(store: Store, info: SessionInfo) -> bool:
     return (await store.ownership(top)).alive or store.passes.get(top) is not None
 
 
+def source_of(store: Store, *, shared: bool = False) -> Source:
+    """A store that is open. One that is `shared` with others stays open."""
+    return Source(store, Path(str(getattr(store, "path", type(store).__name__))).name, shared=shared)
+
+
 async def open_source(where: str | Store) -> Source:
     """Open a store by its address, or a file by its path: an SQLite store, or sessions exported as JSON lines."""
     if not isinstance(where, str):
-        return Source(where, Path(str(getattr(where, "path", type(where).__name__))).name)
+        return source_of(where)
     exported = None if "://" in where else _exported_lines(Path(where))
     if exported is not None:
         return Source(await _imported(where, exported), Path(where).name)

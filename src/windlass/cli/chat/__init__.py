@@ -11,6 +11,7 @@ import click
 
 from windlass import Agent
 from windlass.cli.assembling import Choice, agent_options, assemble, scope_of
+from windlass.cli.inspecting import inspect_options, inspected
 from windlass.cli.stores import report_errors
 from windlass.cli.turns import Turns
 from windlass.sessions import new_id
@@ -20,7 +21,10 @@ from windlass.sessions import new_id
 @agent_options
 @click.option("--session", metavar="ID", help="Continue this session, or begin one with this id.")
 @click.option("-c", "--continue", "latest", is_flag=True, help="Continue the latest session of the store.")
-def chat(session: str | None, latest: bool, **chosen: Any) -> None:
+@inspect_options
+def chat(
+    session: str | None, latest: bool, inspect: bool, inspect_port: int, breaks: tuple[str, ...], **chosen: Any
+) -> None:
     """Talk to a model or an agent on a terminal.
 
     Enter sends, Esc and then Enter begins a new line, Ctrl-C cancels the turn, Ctrl-D leaves. While the agent works,
@@ -54,7 +58,8 @@ def chat(session: str | None, latest: bool, **chosen: Any) -> None:
             await agent.aclose()
             await agent.store.close()
 
-    report_errors(lambda: asyncio.run(work()))
+    with inspected([agent], inspect=inspect, port=inspect_port, breaks=breaks):
+        report_errors(lambda: asyncio.run(work()))
 
 
 async def _latest(agent: Agent[Any, Any]) -> str:

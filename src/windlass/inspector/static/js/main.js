@@ -1,6 +1,7 @@
 import { get, takeToken, Refused } from "./api.js";
 import { h, say } from "./dom.js";
 import * as approvals from "./views/approvals.js";
+import * as breakpoints from "./views/breakpoints.js";
 import * as diff from "./views/diff.js";
 import * as pipeline from "./views/pipeline.js";
 import * as sessions from "./views/sessions.js";
@@ -19,19 +20,36 @@ const VIEWS = [
 const OTHERS = [
   { id: "diff", name: "Diff", view: diff },
   { id: "tree", name: "Delegation", view: tree },
+  { id: "breakpoints", name: "Breakpoints", view: breakpoints },
 ];
 const KEYS = [
   [`1 to ${VIEWS.length}`, "go to a view"], ["/", "search"], ["j  k", "next, previous row"], ["Enter", "open, or show the details"], ["[  ]", "previous, next step"],
-  ["x", "next exception: denied, asked, changed, failed"], ["d  r  w", "details: decisions, request, raw record"], ["a  e  n", "approvals: approve, edit, say no"], ["m", "approvals: make this a rule"], ["c", "sessions: mark one, compare it with another one"], ["g", "what-if: replay"], ["End  Home", "last, first row"],
+  ["x", "next exception: denied, asked, changed, failed"], ["d  r  w", "details: decisions, request, raw record"], ["a  e  n", "approvals: approve, edit, say no"], ["m", "approvals: make this a rule"], ["c", "sessions: mark one, compare it with another one"], ["g", "what-if: replay"], ["c  e  i  n", "breakpoints: go on, change, add text, refuse"], ["End  Home", "last, first row"],
   ["t", "colours: auto, light, dark"], ["?", "this map"], ["Esc", "close the details, leave a field"],
 ];
 const root = document.getElementById("view"), tabs = document.getElementById("tabs"), help = document.getElementById("help");
 let current = null, route = 0, latest = "";
 
-for (const { id, name } of VIEWS) tabs.append(h("a", { href: `#/${id}`, data: { id }, title: `${name} (${VIEWS.findIndex((one) => one.id === id) + 1})` }, h("span", {}, name)));
+for (const { id, name } of VIEWS) addTab(id, name);
+function addTab(id, name) {
+  tabs.append(h("a", { href: `#/${id}`, data: { id }, title: `${name} (${VIEWS.findIndex((one) => one.id === id) + 1})` }, h("span", {}, name)));
+}
+// A process that runs agents has breakpoints, too: a tab for them, and a watch in every view.
+function addBreakpoints() {
+  VIEWS.push(...OTHERS.splice(OTHERS.findIndex((one) => one.id === "breakpoints"), 1));
+  addTab("breakpoints", "Breakpoints");
+  addEventListener("paused", ({ detail }) => {
+    const link = tabs.querySelector('[data-id="breakpoints"]');
+    link.querySelector(".n")?.remove();
+    if (detail) link.append(h("b.n", { "aria-label": `${detail} paused` }, detail));
+  });
+  breakpoints.watch();
+  if (location.hash.startsWith("#/breakpoints")) show();
+}
 
 async function countQuestions() {
   const found = await get("/api/questions").catch(() => null), link = tabs.querySelector('[data-id="approvals"]');
+  if (found?.inspect && OTHERS.some((one) => one.id === "breakpoints")) addBreakpoints();
   link.querySelector(".n")?.remove();
   if (found?.questions.length) link.append(h("b.n", { "aria-label": `${found.questions.length} waiting` }, found.questions.length));
   if (!document.getElementById("store").textContent) get("/api/sessions?limit=1").then((one) => setStore(one.store), () => {});
@@ -45,7 +63,7 @@ async function show() {
   const mine = ++route;
   const [, id = "sessions", ...rest] = location.hash.split("/").map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
   const found = [...VIEWS, ...OTHERS].find((one) => one.id === id) ?? VIEWS[0];
-  for (const link of tabs.children) if (link.dataset.id === found.id) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+  for (const link of tabs.children) if (link.dataset.id === found.id) { link.setAttribute("aria-current", "page"); link.scrollIntoView({ block: "nearest", inline: "nearest" }); } else link.removeAttribute("aria-current");
   current?.leave?.();
   current = found.view;
   document.body.dataset.view = found.id;

@@ -57,7 +57,7 @@ function empty() {
 function drawDetail() {
   const one = current;
   if (!one) { detail.replaceChildren(empty()); return; }
-  const { asked, call } = one, answer = done.get(idOf(one)), may = (name) => info.control && one.whole && asked.allow?.includes(name);
+  const { asked, call } = one, answer = done.get(idOf(one)), may = (name) => one.control && one.whole && asked.allow?.includes(name);
   const mine = idOf(one);
   const earlier = h("div", {}, h("p.dim", {}, "…"));
   detail.replaceChildren(...[
@@ -67,7 +67,7 @@ function drawDetail() {
     Object.keys(asked.details ?? {}).length ? h("pre.raw", { tabIndex: 0, "aria-label": "Details" }, JSON.stringify(asked.details, null, 1)) : null,
     !one.whole ? h("p.unmed", {}, mark("error"), "This is too long to show whole. Read it with `windlass approve`, and answer there.") : null,
     answer ? h("p.sidebar", { role: "status" }, verdict(answer), "Kept in the session's inbox: it counts at the next resume, or at once if a process is at work.") : h("div.acts", {}, actions(one, may)),
-    !info.control && !answer ? h("p.dim.hint", {}, "To answer here, start with ", h("code", {}, "windlass ui --control"), ". In the terminal: ", h("code", {}, `windlass approve ${one.session} ${asked.id}`)) : null,
+    !one.control && !answer ? h("p.dim.hint", {}, "To answer here, start with ", h("code", {}, "windlass ui --control"), ". In the terminal: ", h("code", {}, `windlass approve ${one.session} ${asked.id}`)) : null,
     mode === "rule" && !answer ? rule(one) : null,
     h("div.cols2", {},
       h("section.ps", {}, h("h3", {}, "What led here"), h("p.who", {}, "user"), h("p.say", {}, one.said.user), h("p.who", {}, "model"), h("p.say", {}, one.said.model || h("span.dim", {}, "no words, only the call")), h("p", {}, h("a", { href: `#/turn/${encodeURIComponent(one.session)}/${one.turn}` }, "Open the turn"))),
@@ -139,7 +139,7 @@ function rule(one) {
   return h("div.rule", {}, h("h3", {}, "A rule instead of a question"), field, out, h("p.dim", {}, "It goes to ", h("code", {}, info.rules), ". Agents use it if they have the capability ", h("code", {}, "remembered_rules"), " or name the file as a policy."), h("div.acts", {}, save, button("Back", "", () => enter("see"))));
 }
 export function key(event) {
-  const one = current, at = all.indexOf(one), open = one && !done.has(idOf(one)) && info.control && one.whole;
+  const one = current, at = all.indexOf(one), open = one && !done.has(idOf(one)) && one.control && one.whole;
   const may = (name) => open && one.asked.allow?.includes(name);
   if (event.key === "j" || event.key === "ArrowDown") { event.preventDefault(); if (all[at + 1]) choose(all[at + 1]); }
   else if (event.key === "k" || event.key === "ArrowUp") { event.preventDefault(); if (all[at - 1]) choose(all[at - 1]); }
