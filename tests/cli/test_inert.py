@@ -209,6 +209,7 @@ RUNS: dict[str, list[list[str]]] = {
         ["--model", EVIL, "--tools", EVIL, "--yolo"],
         ["--model", EVIL, "--claude-hooks", EVIL],
         ["--model", EVIL, "--tools", "write", "--yolo"],
+        ["--model", EVIL, "--inspect", "--break", EVIL],
     ],
     "demo": [[], ["--model", EVIL]],
     "serve-mcp": [
@@ -299,6 +300,7 @@ RUNS: dict[str, list[list[str]]] = {
     "run": [
         [EVIL, "--agent", "evil", "--session", "ran" + EVIL],
         ["stop" + EVIL, "--agent", "evil", "--session", "ran" + EVIL],
+        ["stop", "--agent", "evil", "--inspect", "--break", EVIL],
         ["stop", "--agent", "evil", "--temporal", EVIL, "--task-queue", EVIL, "--namespace", EVIL],
         ["fail" + EVIL, "--agent", "evil", "--json"],
         [EVIL, "--agent", "evil", "--json", "--file", BAD_FILE],
@@ -321,6 +323,7 @@ RUNS: dict[str, list[list[str]]] = {
         ["broken"],
         [EVIL],
         ["evil", "--host", EVIL, "--port", "0"],
+        ["evil", "--inspect", "--break", EVIL],
         ["evil", "--token-file", f"absent{EVIL}", "--drain", "1", "--max-body", "9", "--scope", "evil"],
         ["evil", "--allow-host", EVIL, "--allow-origin", EVIL],
         ["evil", "evil"],

@@ -113,8 +113,8 @@ def test_arguments_are_changed_and_a_result_refused_by_keyboard(live: Callable[.
     page.keyboard.press("n")
     page.keyboard.type("The customer may not see this.")
     page.keyboard.press("Enter")
-    page.wait_for_selector(".past li >> nth=1")
-    assert "Deny" in page.locator(".past").inner_text()
+    page.wait_for_selector(".said:has-text('Deny, in your name')")
+    assert "changed it" in page.locator(".past").inner_text()
     output, log = process.ended()
     leave(one)
     assert "I have written to you." in output
@@ -245,9 +245,8 @@ def test_a_hostile_payload_stays_text_and_every_state_passes_axe(
 def test_options_that_make_no_sense_are_refused(tmp_path: Path):
     base = ["run", "--agent", f"{DESK}:talking", "--store", f"sqlite:///{tmp_path}/x.db", "hi"]
     for more, words in (
-        (["--break", "ToolCalling"], "--break needs --inspect"),
         (["--inspect", "--break", "Nothing"], "there is no event 'Nothing'"),
-        (["--inspect", "--break", "TurnEnding:pay"], "not about a tool"),
+        (["--break", "TurnEnding:pay"], "not about a tool"),
     ):
         result = CliRunner().invoke(main, [*base, *more])
         assert result.exit_code in (1, 2)

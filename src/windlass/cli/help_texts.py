@@ -71,7 +71,7 @@ class ScreenFormatter(HelpFormatter):
         if full.count("\n") < ROWS:
             return full
         texts = [f"{one.getvalue()}\nEverything: windlass help {self.path}\n" for one in self.shorter]
-        return next((text for text in texts if text.count("\n") < ROWS), texts[-1])
+        return next((text for text in texts if text.count("\n") < ROWS), _without_last_options(texts[-1]))
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         super().write_usage(prog, args, prefix)
@@ -115,6 +115,14 @@ class ScreenFormatter(HelpFormatter):
         for name, (_, text) in zip(names, rows, strict=True):
             room = self.width - column - 4
             self.shorter[1].write(f"  {name:<{column}}  {_fit(text, room)}".rstrip() + "\n")
+
+
+def _without_last_options(text: str) -> str:
+    """The text without as many of its last options as do not fit a screen. `--help` stays."""
+    lines = text.split("\n")
+    end = next(at for at, line in enumerate(lines) if "--help " in line)
+    del lines[end - (text.count("\n") - ROWS + 1) : end]
+    return "\n".join(lines)
 
 
 def _name(name: str, most: int) -> str:

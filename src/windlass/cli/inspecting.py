@@ -26,22 +26,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def inspect_options(command: F) -> F:
-    """Add `--inspect`, `--inspect-port` and `--break` to a command. The command receives them by these names."""
+    """Add `--inspect` and `--break` to a command. The command receives `inspect` and `breaks`."""
     for option in (
         click.option(
-            "--break",
-            "breaks",
-            multiple=True,
-            metavar="EVENT[:TOOL]",
-            help="With --inspect: pause from the start at this event, such as ToolCalling:bash. Can be repeated.",
+            "--break", "breaks", multiple=True, metavar="EVENT[:TOOL]", help="Inspect, and pause here. Repeatable."
         ),
-        click.option(
-            "--inspect-port",
-            type=click.IntRange(0, 65535),
-            default=0,
-            help="The port of --inspect.  [default: a free one]",
-        ),
-        click.option("--inspect", is_flag=True, help="Serve the inspector with breakpoints while this runs."),
+        click.option("--inspect", is_flag=True, help="Serve the inspector, with breakpoints."),
     ):
         command = option(command)
     return command
@@ -49,12 +39,10 @@ def inspect_options(command: F) -> F:
 
 @contextmanager
 def inspected(
-    agents: Iterable[Agent[Any, Any]], *, inspect: bool, port: int, breaks: Iterable[str]
+    agents: Iterable[Agent[Any, Any]], *, inspect: bool, breaks: Iterable[str]
 ) -> Generator[None, None, None]:
     """Serve the inspector for agents in this process, on the loopback interface, until the block ends."""
-    if not inspect:
-        if breaks:
-            raise click.UsageError("--break needs --inspect")
+    if not inspect and not breaks:
         yield
         return
     agents = list(agents)
@@ -68,7 +56,7 @@ def inspected(
             inspect_agent(agent, breakpoints)
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
-    served = _Served(agents[0], breakpoints, port)
+    served = _Served(agents[0], breakpoints)
     echo(f"the inspector is at {served.address}", err=True)
     sys.stderr.flush()
     try:
@@ -81,14 +69,11 @@ def inspected(
 class _Served:
     """The inspector in a thread with its own event loop: it answers also while the agent's loop is blocked or idle."""
 
-    def __init__(self, agent: Agent[Any, Any], breakpoints: Any, port: int) -> None:
+    def __init__(self, agent: Agent[Any, Any], breakpoints: Any) -> None:
         from windlass.server.listening import Listener, address_of, open_socket
 
         token = secrets.token_urlsafe(24)
-        try:
-            self._socket = open_socket("127.0.0.1", port)
-        except OSError as error:
-            raise click.ClickException(f"cannot listen on port {port}: {error.strerror or error}") from error
+        self._socket = open_socket("127.0.0.1", 0)
         self.address = f"{address_of(self._socket)}/#token={token}"
         self._listener: Any = Listener(_inspector(agent, breakpoints, token))
         self._thread = threading.Thread(target=self._serve, name="windlass inspector", daemon=True)

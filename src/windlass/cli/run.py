@@ -49,7 +49,6 @@ def run(
     files: tuple[str, ...],
     as_json: bool,
     inspect: bool,
-    inspect_port: int,
     breaks: tuple[str, ...],
     temporal: str | None,
     task_queue: str,
@@ -74,10 +73,10 @@ def run(
     turns: Turns | TemporalTurns = Turns(agent, name, scope_of(choice))
     if temporal is not None:
         turns = TemporalTurns(agent, name, temporal, namespace, task_queue)
-    if temporal is not None and inspect:
+    if temporal is not None and (inspect or breaks):
         raise click.UsageError("--inspect needs a turn in this process: leave out --temporal")
     show.begin(turns.session)
-    with inspected([agent], inspect=inspect, port=inspect_port, breaks=breaks), asyncio.Runner() as runner:
+    with inspected([agent], inspect=inspect, breaks=breaks), asyncio.Runner() as runner:
         try:
             result = _Run(runner, turns, show).play(message)
         except WindlassError as error:

@@ -65,7 +65,6 @@ def serve(
     drain: float,
     scope: ScopeFactory | None,
     inspect: bool,
-    inspect_port: int,
     breaks: tuple[str, ...],
 ) -> None:
     """Offer agents over HTTP: sessions, turns, streams and approvals.
@@ -81,7 +80,7 @@ def serve(
     if not local and not hosts and _is_any(host):
         raise click.UsageError(f"--host {host} is every address: name those that clients use with --allow-host")
     generated = "" if token else secrets.token_urlsafe(32)
-    with inspected(agents, inspect=inspect, port=inspect_port, breaks=breaks):
+    with inspected(agents, inspect=inspect, breaks=breaks):
         server = report_errors(
             lambda: _server(
                 agents,

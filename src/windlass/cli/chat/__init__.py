@@ -22,9 +22,7 @@ from windlass.sessions import new_id
 @click.option("--session", metavar="ID", help="Continue this session, or begin one with this id.")
 @click.option("-c", "--continue", "latest", is_flag=True, help="Continue the latest session of the store.")
 @inspect_options
-def chat(
-    session: str | None, latest: bool, inspect: bool, inspect_port: int, breaks: tuple[str, ...], **chosen: Any
-) -> None:
+def chat(session: str | None, latest: bool, inspect: bool, breaks: tuple[str, ...], **chosen: Any) -> None:
     """Talk to a model or an agent on a terminal.
 
     Enter sends, Esc and then Enter begins a new line, Ctrl-C cancels the turn, Ctrl-D leaves. While the agent works,
@@ -58,7 +56,7 @@ def chat(
             await agent.aclose()
             await agent.store.close()
 
-    with inspected([agent], inspect=inspect, port=inspect_port, breaks=breaks):
+    with inspected([agent], inspect=inspect, breaks=breaks):
         report_errors(lambda: asyncio.run(work()))
 
 
