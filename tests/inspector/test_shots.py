@@ -18,7 +18,7 @@ from . import shop
 PROJECT = Path(__file__).resolve().parents[2]
 IMAGES = PROJECT / "docs" / "images"
 SIZES = {"wide": (1280, 800), "short": (1280, 560), "narrow": (390, 780)}
-LARGEST = 200_000
+LARGEST = 240_000
 
 
 class Shot(NamedTuple):
