@@ -104,7 +104,8 @@ def desk(store: Any, *script: Any, name: str = "desk", **options: Any) -> Agent[
         first = event.request.messages[0]
         if "4929" not in first.text:
             return None
-        hidden = Message("user", (TextPart(first.text.replace("4929 1203 7781 0042", "[card]")), *first.parts[1:]))
+        asked = TextPart(first.parts[0].text.replace("4929 1203 7781 0042", "[card]"))
+        hidden = Message("user", (asked, *first.parts[1:]))
         return event.request.replace(messages=(hidden, *event.request.messages[1:]))
 
     @agent.gate(ModelReplying, name="no_promises")

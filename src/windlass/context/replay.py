@@ -41,8 +41,9 @@ class Call(Struct, frozen=True):
     """One call of a model, rebuilt from the log.
 
     `lasting` are the messages without the parts of this step only; `rewritten` names the rewrites on `ModelCalling` and
-    the fields they changed; `changes` are the changes to the history since the previous call. `inexact` says how the
-    request may differ from the one that was sent; if it is empty, they are equal except for settings and secrets.
+    the fields they changed, and `edits` has the request before and after each of them; `changes` are the changes to the
+    history since the previous call. `inexact` says how the request may differ from the one that was sent; if it is
+    empty, they are equal except for settings and secrets.
     """
 
     step: int
@@ -53,6 +54,7 @@ class Call(Struct, frozen=True):
     lasting: Messages
     reply: ModelReply | None = None
     rewritten: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    edits: tuple[tuple[str, ModelRequest, ModelRequest], ...] = ()
     changes: tuple[Change, ...] = ()
     inexact: tuple[str, ...] = ()
     pipeline: str = ""
@@ -150,11 +152,12 @@ class _Replay:
         inexact += [missing for item in (fold.turn.injected if fold.turn else ()) if (missing := _missing(item))]
         if fingerprint:
             inexact.append(f"a wrap changed the request ({', '.join(description.wraps) or 'an unknown wrap'})")
-        request, staying = _rewrite(assemble(fold, source), lasting(fold), rewrites, inexact)
+        request, staying, edits = _rewrite(assemble(fold, source), lasting(fold), rewrites, inexact)
         changes, self.changes = tuple(self.changes), []
         names = tuple([(record.hook, tuple(record.fields)) for record in rewrites])
         turn = fold.turns
-        return Call(step, round_, attempt, turn, request, staying, reply, names, changes, tuple(inexact), pipeline)
+        notes = tuple(inexact)
+        return Call(step, round_, attempt, turn, request, staying, reply, names, edits, changes, notes, pipeline)
 
 
 def _same(before: Messages, after: Messages) -> int:
@@ -176,14 +179,17 @@ def _missing(item: Injected) -> str:
 
 def _rewrite(
     request: ModelRequest, staying: Messages, rewrites: list[Rewritten], inexact: list[str]
-) -> tuple[ModelRequest, Messages]:
-    """Apply rewrites to a request and to its lasting messages."""
+) -> tuple[ModelRequest, Messages, tuple[tuple[str, ModelRequest, ModelRequest], ...]]:
+    """Apply rewrites to a request and to its lasting messages; also the request before and after each."""
+    edits: list[tuple[str, ModelRequest, ModelRequest]] = []
     for record in rewrites:
+        before = request
         try:
             request, staying = _apply(request, staying, record)
+            edits.append((record.hook, before, request))
         except (msgspec.ValidationError, KeyError, IndexError, TypeError, ValueError):
             inexact.append(f"the rewrite by {record.hook!r} cannot be read from the log")
-    return request, staying
+    return request, staying, tuple(edits)
 
 
 def _apply(request: ModelRequest, staying: Messages, record: Rewritten) -> tuple[ModelRequest, Messages]:

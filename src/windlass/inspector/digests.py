@@ -16,6 +16,7 @@ def digest(score: Score) -> Data:
     rows = [row for turn in score.turns for row in turn.rows]
     models = [row for row in rows if row["k"] in ("model", "attempt", "side")]
     costs = [row["cost"] for row in models if row.get("cost") is not None]
+    measured = [turn.hooks for turn in score.turns if turn.hooks is not None]
     latest = score.turn
     return {
         "records": score.number,
@@ -27,6 +28,7 @@ def digest(score: Score) -> Data:
         "verdicts": _verdicts(rows),
         "spark": _bars([row["in"] for row in models if row["k"] == "model"]),
         "took": sum(active(turn.rows) for turn in score.turns),
+        "hooks": sum(measured) if measured else None,
         "children": score.children,
     }
 

@@ -13,16 +13,13 @@ from windlass.decisions import Vote
 from windlass.messages import OpaquePart, Usage
 
 from .digests import active
-from .score import TONES, Score, Turn
+from .score import LONGEST, TONES, Score, Turn
 from .words import Data, plain
 
 _R = TypeVar("_R", bound=r.Record)
 
 TOP = 400
 """The highest bucket of a histogram that counts: 2**100 microseconds."""
-
-LONGEST = 1e9
-"""No call takes longer, in seconds, whatever a log says."""
 
 SEVERITY = ("deny", "error", "ask", "changed", "inject", "allow", "shadow")
 """What hooks say, the gravest first."""

@@ -17,6 +17,7 @@ from .words import Data
 
 _EVENTS = {event.__name__: event for event in EVENTS}
 _WRAPS = {"ModelCall": "wrap(ModelCall)", "ToolCall": "wrap(ToolCall)", "Step": "wrap(Step)", "Turn": "wrap(Turn)"}
+_LOOKS = ("hook", "rewrite", "gate")
 _VERBS = ("hook", "rewrite", "gate", "costly gate", "shadow gate", "inject", "wrap", "transform", "strategy")
 
 Sees = Literal["always", "maybe", "no"]
@@ -147,6 +148,27 @@ def condition(hook: Data, tool: str) -> Sees:
     found = sees(hook.get("tool"), tool)
     uncertain = any(hook.get(name) for name in ("agent", "when"))
     return "maybe" if found == "always" and uncertain else found
+
+
+def mediation(pipeline: Data, effects: Mapping[str, str]) -> Data:
+    """For each tool its effect, the hooks that are asked about its calls in order, and whether nothing could refuse an
+    unsafe one. Effects that the description lacks are in `effects`."""
+    if not is_detailed(pipeline):
+        return {name: {"effect": effect, "looks": [], "bare": False} for name, effect in effects.items()}
+    asked = [one for one in pipeline["hooks"] if one["event"] == "ToolCalling" and one["kind"] in _LOOKS]
+    asked.sort(key=lambda one: _VERBS.index(stage_of(one)))
+    known = {one["name"]: one for one in pipeline.get("tools", ())}
+    refuses = pipeline.get("unmatched", "allow") != "allow"
+    found: Data = {}
+    for name in dict.fromkeys([*known, *effects]):
+        looks = [(one, planned) for one in asked if (planned := condition(one, name)) != "no"]
+        gates = [one for one, _ in looks if one["kind"] != "rewrite" and not one.get("shadow")]
+        tool = known.get(name, {})
+        effect = tool.get("effect") or effects.get(name, "")
+        bare = not gates and not refuses and not tool.get("agent") and effect not in ("pure", "idempotent")
+        views = [{"name": one["name"], "verb": stage_of(one), "planned": planned} for one, planned in looks]
+        found[name] = {"effect": effect, "looks": views, "bare": bare}
+    return found
 
 
 # ---------------------------------------------------------------- what changed

@@ -26,13 +26,17 @@ TONES = {
 }  # fmt: skip
 """What a verdict counts as: refused, asked, changed or allowed."""
 
+LONGEST = 1e9
+"""No call or hook takes longer, in seconds, whatever a log says."""
+
 OUTCOMES = {Completed: "done", Stopped: "stopped", Failed: "failed", Cancelled: "cancelled"}
 
 
 class Turn(Struct):
     """One turn: its rows, and how it stands. `state` is running, waiting, done, stopped, failed or cancelled.
 
-    `changed` is the number of the last record that changed the turn.
+    `changed` is the number of the last record that changed the turn. `hooks` is how many seconds its hooks took, None
+    if that was not measured.
     """
 
     n: int
@@ -47,10 +51,11 @@ class Turn(Struct):
     answer: str | None = None
     pipeline: str = ""
     vote: Data | None = None
+    hooks: float | None = None
 
     def head(self) -> Data:
         """The turn without its rows."""
-        fields = ("n", "text", "began", "last", "state", "reason", "detail", "answer", "pipeline", "vote")
+        fields = ("n", "text", "began", "last", "state", "reason", "detail", "answer", "pipeline", "vote", "hooks")
         return {name: getattr(self, name) for name in fields}
 
 
@@ -550,8 +555,22 @@ def _adds_nothing(score: Score, record: r.Record) -> None:
     """For records that other rows already show."""
 
 
-for _kind in (r.HeldReleased, r.InboxTaken, r.HooksRan):
+for _kind in (r.HeldReleased, r.InboxTaken):
     _READERS[_kind] = _adds_nothing
+
+
+@_reads(r.HooksRan)
+def _(score: Score, record: r.HooksRan) -> None:
+    """How replies were streamed belongs to the model calls that gave them."""
+    if score.turn is not None:
+        took = sum([max(0.0, one.seconds) for one in record.hooks])
+        score.turn.hooks = min((score.turn.hooks or 0.0) + took, LONGEST)
+    streams = {(one.step, one.round, one.attempt): one for one in record.streams}
+    for row in _rows(score) if streams else ():
+        if row["k"] in ("model", "attempt"):
+            found = streams.get((row["step"], row["round"], row["attempt"]))
+            if found is not None and found.chunks:
+                score.touch(row)["stream"] = plain(found)
 
 
 # ---------------------------------------------------------------- the end

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Any, cast
 
 from msgspec import Meta, Struct
 
@@ -17,14 +18,21 @@ from windlass.records import encode
 from windlass.server.errors import Problem
 
 from .digests import digest
+from .pipelines import mediation
 from .requests import Call, Endpoint, Endpoints
 from .score import Score, Turn
 from .sources import SessionLog, is_live
 from .words import ROW, WHOLE, Data, cut, cut_row, cut_text
 
 TITLE = 240
+TOOLS = 300
+"""How many tools of an agent are looked at."""
+
 SLICE = 64 * 1024
 """How many characters of a raw record are sent at once."""
+
+SLICE_OF_ROWS = 500
+"""After how many rows other requests run while a turn is searched."""
 
 SEARCHES = 2.0
 """For how many seconds the logs are searched for a text."""
@@ -35,6 +43,12 @@ class Find(Struct, frozen=True, forbid_unknown_fields=True):
 
     search: Annotated[str, Meta(max_length=400)] = ""
     limit: Annotated[int, Meta(ge=1, le=5000)] = 1000
+
+
+class Text(Struct, frozen=True, forbid_unknown_fields=True):
+    """What to look for in a turn."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=400)]
 
 
 class Since(Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,8 +155,14 @@ async def turn(call: Call) -> Data:
     log, number = await session_log(call), call.number("turn")
     one = log.score.turn if number == 0 else _turn(log.score, number)
     view = None if one is None else turn_view(one)
-    more = {"now": time.time(), "live": await _live(call, log.score), "effects": call.inspector.effects}
+    more = {"now": time.time(), "live": await _live(call, log.score), "tools": await _tools(call, one)}
     return {**head(log.score), **more, "turn": view}
+
+
+async def _tools(call: Call, turn: Turn | None) -> Data:
+    """The tools of the agent that ran a turn: their effects, and which hooks look at their calls."""
+    described = await call.inspector.governance.pipeline(turn.pipeline if turn is not None else "")
+    return cut(dict(list(mediation(described, call.inspector.effects).items())[:TOOLS]), ROW)  # type: ignore[no-any-return]
 
 
 def _turn(score: Score, number: int) -> Turn:
@@ -152,20 +172,34 @@ def _turn(score: Score, number: int) -> Turn:
     raise Problem(404, "turn_unknown", f"session {score.session!r} has no turn {number}")
 
 
+async def find_rows(call: Call) -> Data:
+    """The rows of a turn that have a text anywhere, in words, arguments, results or names of hooks."""
+    log, query = await session_log(call), call.query
+    one, wanted = _turn(log.score, call.number("turn")), query.text.lower()
+    found: list[Data] = []
+    for at, row in enumerate(list(one.rows)):
+        if any(wanted in text.lower() for text in _texts(row)):
+            found.append({"n": row["n"], "call": row.get("call", "")})
+        if at % SLICE_OF_ROWS == 0:
+            await asyncio.sleep(0)
+    return {"rows": found}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for one in cast(Data, value).values():
+            yield from _texts(one)
+    elif isinstance(value, list | tuple):
+        for one in cast("list[Any]", value):
+            yield from _texts(one)
+
+
 def turn_view(one: Turn, since: int = 0) -> Data:
     """A turn with the rows that a record after `since` has changed."""
     rows = [cut_row(row, ROW) for row in one.rows if row["z"] > since]
     return {**cut(one.head(), WHOLE), "rows": rows}
-
-
-async def row(call: Call) -> Data:
-    """One row with whole texts, if they are not huge."""
-    log, number = await session_log(call), call.number("number")
-    for one in log.score.turns:
-        for found in one.rows:
-            if found["n"] == number and str(found.get("call", "")) == call.request.query_params.get("call", ""):
-                return cut_row(found, WHOLE)
-    raise Problem(404, "row_unknown", f"session {log.score.session!r} has no row of record {number}")
 
 
 async def record(call: Call) -> Data:
@@ -175,9 +209,13 @@ async def record(call: Call) -> Data:
         raise Problem(404, "record_unknown", f"session {log.score.session!r} has {len(log.records)} records")
     query: Since = call.query
     text = json.dumps(json.loads(encode(log.records[number - 1])), indent=1, ensure_ascii=False)
-    end = query.offset + SLICE
-    part = inert_json(text[query.offset : end])
-    return {"number": number, "text": part, "total": len(text), "next": end if end < len(text) else None}
+    return {"number": number, **slice_of(text, query.offset)}
+
+
+def slice_of(text: str, offset: int) -> Data:
+    """A part of a long JSON text, with where the next one begins."""
+    end = offset + SLICE
+    return {"text": inert_json(text[offset:end]), "total": len(text), "next": end if end < len(text) else None}
 
 
 async def verify(call: Call) -> Data:
@@ -199,7 +237,7 @@ ENDPOINTS: Endpoints = (
     Endpoint("/api/digests", digests),
     Endpoint(_SESSION, show),
     Endpoint(f"{_SESSION}/turns/{{turn}}", turn),
-    Endpoint(f"{_SESSION}/rows/{{number}}", row),
+    Endpoint(f"{_SESSION}/turns/{{turn}}/find", find_rows, query=Text),
     Endpoint(f"{_SESSION}/records/{{number}}", record, query=Since),
     Endpoint(f"{_SESSION}/verify", verify),
 )

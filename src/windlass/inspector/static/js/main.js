@@ -23,7 +23,7 @@ const OTHERS = [
   { id: "breakpoints", name: "Breakpoints", view: breakpoints },
 ];
 const KEYS = [
-  [`1 to ${VIEWS.length}`, "go to a view"], ["/", "search"], ["j  k", "next, previous row"], ["Enter", "open, or show the details"], ["[  ]", "previous, next step"],
+  [`1 to ${VIEWS.length}`, "go to a view"], ["/", "search; in a turn: find"], ["j  k", "next, previous row"], ["Enter", "open, or show the details"], ["[  ]", "previous, next step"],
   ["x", "next exception: denied, asked, changed, failed"], ["d  r  w", "details: decisions, request, raw record"], ["a  e  n", "approvals: approve, edit, say no"], ["m", "approvals: make this a rule"], ["c", "sessions: mark one, compare it with another one"], ["g", "what-if: replay"], ["c  e  i  n", "breakpoints: go on, change, add text, refuse"], ["End  Home", "last, first row"],
   ["t", "colours: auto, light, dark"], ["?", "this map"], ["Esc", "close the details, leave a field"],
 ];
@@ -115,7 +115,7 @@ addEventListener("keydown", (event) => {
   if (view) { location.hash = view.id === "turn" && latest ? latest : `#/${view.id}`; return; }
   if (event.key === "?") { help.showModal(); return; }
   if (event.key === "t") { nextColours(); return; }
-  if (event.key === "/") { const field = root.querySelector("input[type=search]"); if (field) { event.preventDefault(); field.focus(); } return; }
+  if (event.key === "/") { const field = root.querySelector("input[type=search]"); event.preventDefault(); if (current?.find) current.find(); else field?.focus(); return; }
   current?.key?.(event);
 });
 

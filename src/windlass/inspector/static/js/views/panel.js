@@ -1,6 +1,8 @@
 // The details of a row: who decided, what was changed, and the records as the log has them.
 import { at, get } from "../api.js";
+import { columns, contextOf } from "./context.js";
 import { requestView } from "./request.js";
+import { slices } from "./slices.js";
 import { by, h, mark, tag, tone, verdict } from "../dom.js";
 import { count, moment, money, offset, parsed, plural, short, span } from "../format.js";
 
@@ -54,15 +56,17 @@ function says(steps, answers) {
 }
 const RERUN = { unsafe: "would not be repeated after a crash", idempotent: "would be repeated after a crash, with the same key", pure: "would be repeated after a crash" };
 function call(item, { session, turn }) {
-  const effect = session.effects[item.name];
+  const { effect = "", looks = [], bare = false } = session.tools?.[item.name] ?? {};
   const steps = chain(), start = turn.began;
   steps.add("silent", [h("b", {}, "proposed"), " by the model"], null, "");
   for (const one of item.changes ?? []) if (one.event !== "ToolReturning") steps.add("changed", [h("b", {}, one.hook), " rewrote the arguments"], null, time(one.took));
   const before = (item.says ?? []).filter((one) => one.event !== "ToolReturning");
   says(steps, before);
-  if (!before.length) steps.add("silent", h("span.dim", {}, "no gate answered"), null, "");
+  for (const one of silent(item, looks)) steps.add(one.verb === "shadow gate" ? "shadow" : "silent", [h("b.quiet-name", {}, one.name), h("span.dim", {}, `${one.verb} said nothing${one.planned === "maybe" ? ", if it was asked" : ""}`)], null, "");
+  if (bare && item.status !== "not made") steps.add("error", h("b.v-error", {}, "no gate looks at this tool"), "It is unsafe, and nothing could refuse the call.", "");
+  else if (!before.length && !looks.length) steps.add("silent", h("span.dim", {}, session.tools?.[item.name] ? "no gate looks at this tool" : "no gate answered"), null, "");
   for (const one of item.answered ?? []) steps.add(tone(one.v), [h("b", {}, one.by), " ", verdict(one.v), one.partial ? tag("others must approve, too") : null], one.why, item.asked?.digest && one.digest ? (one.digest === item.asked.digest ? "same digest" : "other digest") : "");
-  if (item.asked && !item.answered) steps.add("ask", h("b", {}, "waits for an answer"), item.asked.question, "");
+  if (item.asked && !item.answered) steps.add("ask", h("b", {}, "waits for an answer"), [item.asked.question, " ", h("a", { href: `#/approvals/${encodeURIComponent(item.asked.id)}` }, "Open it in the inbox")], "");
   if (item.called) steps.add("silent", [h("b", {}, "called"), effect ? h("span.dim", {}, effect) : null, item.attempts > 1 ? tag(`attempt ${item.attempts}`) : null], RERUN[effect], `at ${offset(item.t0 - start)}`);
   for (const one of item.discarded ?? []) steps.add("error", [h("b", {}, `attempt ${one.attempt}`), " discarded"], one.error, "");
   if (item.status && item.status !== "not made") steps.add({ ok: "allow", denied: "deny", error: "error", interrupted: "error", cancelled: "cancelled" }[item.status] ?? "silent", [h("b", {}, "returned"), " ", h("span.dim", {}, item.status)], item.error ?? null, item.status === "interrupted" ? "outcome unknown" : item.called ? span(item.t - item.t0) : "");
@@ -78,6 +82,12 @@ function call(item, { session, turn }) {
     item.result ? section("Result", h("pre.text", {}, item.result)) : null,
     (item.changes ?? []).some((one) => one.event === "ToolReturning") ? section("Changed in the result", item.changes.filter((one) => one.event === "ToolReturning").map(changed)) : null,
   ];
+}
+// Who looks at calls of this tool and has nothing in the log about this one.
+function silent(item, looks) {
+  if (!item.called && !item.verdict) return [];
+  const spoke = new Set([...(item.says ?? []), ...(item.changes ?? [])].map((one) => one.hook));
+  return looks.filter((one) => !spoke.has(one.name) && (item.called || one.verb === "gate" || one.verb === "hook"));
 }
 function summary(item) {
   const asker = item.asked?.by?.join(", "), last = item.answered?.at(-1), refuser = (item.says ?? []).find((one) => !one.shadow && one.v === item.verdict?.v)?.hook;
@@ -103,6 +113,9 @@ function changed(change) {
   const fields = Object.entries(change.fields ?? {});
   return h("dl.args2", {}, fields.map(([name, one]) => [h("dt", {}, name), h("dd.chg", {}, one.before != null ? words(one.before, one.after) : h("ins", {}, one.after), h("span.blame", {}, mark("changed"), change.hook))]));
 }
+function edited({ hook, edits }) {
+  return edits.length ? h("dl.args2", {}, edits.map((one) => [h("dt", {}, one.where), h("dd.chg", {}, one.before == null ? h("ins", {}, one.after) : one.after == null ? h("del", {}, one.before) : words(one.before, one.after), h("span.blame", {}, mark("changed"), hook))])) : h("p.dim", {}, `${hook} made it again, with the same texts.`);
+}
 export function words(before, after) {
   const a = before.split(/(\s+)/), b = after.split(/(\s+)/);
   let i = 0, j = 0;
@@ -123,15 +136,28 @@ function model(item) {
   if (item.rejected) steps.add("deny", [h("b", {}, "rejected"), h("span.dim", {}, ` by ${item.rejected.by.join(", ")}`)], item.rejected.why, "");
   return [
     sum(verdict(item.rejected ? "Regenerate" : "Allow"), h("span", {}, item.rejected ? "paid for, never in the transcript" : item.passed ? `hooks objected, but their bound was reached` : "this reply counts")),
-    section("Spent", h("dl.args2", {}, [["in", `${plural(item.in, "token")}${item.cached ? `, ${count(item.cached)} from the vendor's cache` : ""}`], ["out", plural(item.out, "token")], ["cost", item.cost == null ? "no price is known" : money(item.cost)], ["took", span(item.t - item.t0)], ["finish", item.finish]].map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))),
+    section("Spent", h("dl.args2.words", {}, [["in", `${plural(item.in, "token")}${item.cached ? `, ${count(item.cached)} from the vendor's cache` : ""}`], ["out", plural(item.out, "token")], ["cost", item.cost == null ? "no price is known" : money(item.cost)], ["took", span(item.t - item.t0)], ["finish", item.finish]].map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))),
     section("Who decided", steps.list()),
-    before.length ? section("Changed before it left", before.map(changed)) : null,
+    item.stream ? section("Stream", stream(item)) : null,
+    before.length ? section("Changed before it left", item.edits?.length ? item.edits.map(edited) : before.map(changed)) : null,
     after.length ? section("Changed after it came", after.map(changed)) : null,
     item.thinking ? section("Thinking", h("pre.text", {}, item.thinking)) : null,
     item.text ? section("Reply", h("pre.text", { class: item.rejected ? "struck" : "" }, item.text)) : null,
     item.calls.length ? section("Calls it asked for", h("ul.plain", {}, item.calls.map((id) => h("li", {}, h("code", {}, id))))) : null,
     item.opaque.length ? section("Not mediated", item.opaque.map((one) => h("p.unmed", {}, mark("error"), `${one.vendor} ran ${one.data?.type ?? "something"} by itself: no gate saw it`)), h("pre.text", {}, JSON.stringify(item.opaque, null, 1))) : null,
   ];
+}
+// How the reply was streamed: when words came from the model, when they went out, and who held them.
+function stream({ stream: one }) {
+  const gap = one.first_sent != null && one.first_chunk != null ? one.first_sent - one.first_chunk : null;
+  const rows = [
+    ["came in", `${plural(one.chunks, "chunk")} of ${plural(one.characters, "character")}, the first after ${span(one.first_chunk)}`],
+    ["went out", one.first_sent == null ? h("span.v-deny", {}, "nothing") : `${plural(one.sent, "piece")}, the first after ${span(one.first_sent)}`],
+    gap > 0.0005 ? ["held back", h("span.v-ask", {}, mark("hold"), ` ${span(gap)}${one.held ? ", until the whole reply was judged" : ""}`)] : null,
+    ...one.transforms.map((link) => [link.name, link.chunks ? `held at most ${plural(link.held, "character")}, took ${span(link.seconds)}` : "saw nothing"]),
+    one.retracted ? ["taken back", h("span.v-deny", {}, mark("deny"), ` ${one.retracted}`)] : null,
+  ].filter(Boolean);
+  return h("dl.args2.words", {}, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }
 function other(item, { turn }) {
   const facts = { by: item.by, at: moment(item.t), event: item.event, took: item.took ? span(item.took) : "", reason: item.reason, category: item.category, action: item.action };
@@ -162,9 +188,23 @@ function why({ turn, session }) {
     section("How it ended", h("p", {}, turn.state === "running" ? (session.live ? "It is running." : "Its process ended before the turn did.") : turn.detail)),
     vote ? section("The last vote", h("dl.args2", {}, [h("dt", {}, "verdict"), h("dd", {}, vote.v), vote.by.map(([name, text]) => [h("dt", {}, name), h("dd", {}, text)])])) : null,
     turn.answer ? section("Answer", h("pre.text", {}, turn.answer)) : null,
+    contexts(turn, session),
     ledger(turn, session),
     section("Pipeline", h("p", {}, h("code", {}, turn.pipeline || "not known"))),
   ];
+}
+
+// ---- the contexts of all model calls of a turn, fetched once
+let drawn = { id: "", el: null };
+function contexts(turn, session) {
+  if (!turn.rows.some((row) => row.k === "model" && row.paid)) return null;
+  const id = `${session.session} ${turn.n} ${turn.rows.length}`;
+  if (drawn.id !== id) {
+    const el = h("div", {}, h("p.dim", {}, "…"));
+    drawn = { id, el };
+    contextOf({ session: session.session, turn: turn.n }).then(({ calls, problem }) => el.replaceChildren(...(calls.length ? [...columns(session.session, calls), h("p", {}, h("a", { href: `#/pipeline/context/session/${encodeURIComponent(session.session)}/${turn.n}` }, "Every call, with its prefix"))] : [h("p.dim", {}, problem || "No request is in this log.")])), (error) => el.replaceChildren(h("p.dim", {}, error.message)));
+  }
+  return section("Context by origin, call by call", drawn.el);
 }
 
 // ---- effects: what would happen to each call if the process were killed now
@@ -172,14 +212,14 @@ function ledger(turn, session) {
   const calls = turn.rows.filter((row) => row.k === "tool" && row.status !== "not made").slice(-200);
   if (!calls.length) return null;
   const fate = (row) => {
-    const effect = session.effects[row.name];
+    const effect = session.tools?.[row.name]?.effect;
     if (row.status === "interrupted") return ["outcome unknown", true];
     if (row.status) return ["nothing: it is in the log", false];
     if (!row.called) return [row.asked && !row.answered ? "still waits for an answer" : "would be decided again", false];
     if (!effect) return ["not known without --agent", false];
     return effect === "unsafe" ? ["outcome unknown: never repeated by itself", true] : effect === "idempotent" ? ["would re-run, with the same key" , false] : ["would re-run", false];
   };
-  return section("If it were killed now", h("table.ledger", {}, h("thead", {}, h("tr", {}, ["Call", "Effect", "So far", "Then"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, calls.map((row) => { const [text, risk] = fate(row); return h("tr", {}, h("td", {}, h("code", {}, row.name)), h("td", {}, session.effects[row.name] ?? "–"), h("td", {}, row.status || (row.called ? "started, no receipt" : "not started")), h("td", { class: risk ? "risk" : "" }, text)); }))));
+  return section("If it were killed now", h("table.ledger", {}, h("thead", {}, h("tr", {}, ["Call", "Effect", "So far", "Then"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, calls.map((row) => { const [text, risk] = fate(row); return h("tr", {}, h("td", {}, h("code", {}, row.name)), h("td", {}, session.tools?.[row.name]?.effect || "–"), h("td", {}, row.status || (row.called ? "started, no receipt" : "not started")), h("td", { class: risk ? "risk" : "" }, text)); }))));
 }
 
 // ---- raw records, fetched when they are looked at; long ones come in slices
@@ -189,18 +229,5 @@ function records(item, { session }) {
   return [first.map((number) => record(session.session, number)), rest.length ? section("More records", h("p.dim", {}, rest.join(", "))) : null];
 }
 function record(session, number) {
-  const text = h("pre.raw", { tabIndex: 0, "aria-label": `Record ${number}` }, "…"), more = h("button.btn", { type: "button", on: { click: () => load() } }, "Show more");
-  const size = h("span.dim", {});
-  more.hidden = true;
-  let next = 0;
-  const load = async () => {
-    const from = next, part = await get(`${at(session, "records", number)}?offset=${from}`).catch((error) => ({ text: error.message, next: null, total: 0 }));
-    if (!from) text.replaceChildren();
-    text.append(part.text);
-    next = part.next;
-    more.hidden = next === null;
-    size.textContent = next === null ? "" : ` ${count(next)} of ${count(part.total)} characters`;
-  };
-  load();
-  return section(`Record ${number}`, text, h("p.more", {}, more, size));
+  return section(`Record ${number}`, slices(at(session, "records", number), `Record ${number}`));
 }

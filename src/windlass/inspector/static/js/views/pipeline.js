@@ -4,6 +4,7 @@ import { h, mark, tag } from "../dom.js";
 import { count, money, plural, span } from "../format.js";
 import { behind, tabs } from "../tabs.js";
 import { changes } from "./changes.js";
+import { context, contextOf } from "./context.js";
 import { cost } from "./cost.js";
 import { coverage, seen } from "./coverage.js";
 import { effects } from "./effects.js";
@@ -12,8 +13,9 @@ import { streams } from "./streams.js";
 // The lifecycle with its depth: the rail bends where the depth changes. The effects are where the outside is reached.
 const RAIL = [["wrap(Turn)", 0], ["SessionStarting", 0], ["TurnStarting", 1], ["wrap(Step)", 2], ["StepStarting", 2], ["Compacting", 3], ["ModelCalling", 3], ["wrap(ModelCall)", 4, "the model is asked"], ["token stream", 5], ["ModelReplying", 3], ["ToolCalling", 3], ["Delegating", 3], ["wrap(ToolCall)", 4, "the tool runs"], ["ToolReturning", 3], ["MessageAdding", 3], ["StepEnding", 2], ["Continuing", 2], ["Stopping", 2], ["SubagentStopping", 2], ["TurnEnding", 1], ["Erring", 0], ["Resuming", 0]];
 const SAYS = { SessionStarting: "a session is opened", TurnStarting: "a message opens a turn", StepStarting: "before each step", Compacting: "when a compaction is due", ModelCalling: "the last look at all that leaves", "token stream": "words on their way out", ModelReplying: "a whole reply, before anybody reads it", ToolCalling: "every call, before it runs", Delegating: "a task for another agent", ToolReturning: "a result, before the model reads it", MessageAdding: "the door to the transcript", Continuing: "votes on another step", Stopping: "a stop may be vetoed", TurnEnding: "the answer, before it is given", Erring: "an error", Resuming: "before a turn goes on", "wrap(Turn)": "around the whole turn", "wrap(Step)": "around each step" };
-const TABS = [["hooks", "Hooks"], ["coverage", "Coverage"], ["cost", "Cost"], ["streams", "Streams"], ["effects", "Effects"], ["changes", "Changes"]];
-const HOW = { effects: "/api/effects" };
+const TABS = [["hooks", "Hooks"], ["coverage", "Coverage"], ["cost", "Cost"], ["context", "Context"], ["streams", "Streams"], ["effects", "Effects"], ["changes", "Changes"]];
+// What some tabs ask for besides.
+const MORE = { effects: () => get("/api/effects"), context: () => contextOf(address) };
 export const SAID = [["deny", "deny", "refused"], ["error", "error", "failed"], ["ask", "ask", "asked"], ["changed", "changed", "changed"], ["inject", "inject", "added"], ["allow", "allow", "allowed"], ["shadow", "shadow", "recorded only"]];
 let root, page, data, tab, address, timer, asked;
 
@@ -31,7 +33,7 @@ export function leave() { clearTimeout(timer); data = null; }
 async function load(context) {
   const query = new URLSearchParams();
   if (address.session) { query.set("session", address.session); if (address.turn) query.set("turn", address.turn); } else if (address.agent) query.set("agent", address.agent);
-  const [found, more] = await Promise.all([get(`/api/pipeline?${query}`), HOW[tab] ? get(HOW[tab]) : null]);
+  const [found, more] = await Promise.all([get(`/api/pipeline?${query}`), MORE[tab]?.() ?? null]);
   if (!context.isCurrent()) return;
   data = { ...found, more };
   const focus = document.activeElement?.id;
@@ -44,15 +46,16 @@ function choose(name) {
   if (name === tab) return;
   tab = name;
   history.replaceState(null, "", place(name, address));
-  if (HOW[tab] && !data.more) { load(page).catch(() => {}); return; }
+  data.more = null;
   draw();
+  if (MORE[tab]) load(page).catch(() => {});
 }
 
 function draw() {
   const body = h("div", { role: "tabpanel", id: "tab-panel", "aria-labelledby": `tab-${tab}`, tabIndex: -1 });
   root.replaceChildren(head(), tabs(TABS, tab, "What governs this agent", choose), body);
   const none = !data.sessions && tab !== "effects";
-  body.append(...[none ? nothing() : { hooks, coverage, cost, streams, effects, changes }[tab](data)].flat().filter(Boolean));
+  body.append(...[none ? nothing() : { hooks, coverage, cost, context, streams, effects, changes }[tab](data)].flat().filter(Boolean));
 }
 
 function head() {

@@ -3,8 +3,9 @@ import { at, get } from "../api.js";
 import { by, bar, h, mark } from "../dom.js";
 import { count, plural } from "../format.js";
 import { sentences } from "./blame.js";
+import { slices } from "./slices.js";
 
-const CLASSES = { system: "system", tools: "tools", summary: "summary", history: "history", injected: "injected by hooks", feedback: "feedback to the model" };
+export const CLASSES = { system: "system", tools: "tools", summary: "summary", history: "history", injected: "injected by hooks", feedback: "feedback to the model" };
 export function classOf(origin) {
   if (origin === "system") return "system";
   if (/^tool \S+$/.test(origin)) return "tools";
@@ -13,15 +14,25 @@ export function classOf(origin) {
   if (/^(summar|trim|clear_results|compact)/.test(origin)) return "summary";
   return "injected";
 }
+// The sizes of origins in their classes.
+export function grouped(origins) {
+  const groups = {};
+  for (const [origin, size] of origins) (groups[classOf(origin)] ??= []).push([origin, size]);
+  return groups;
+}
 export function requestView(session, item) {
   const box = h("div", {}, h("p.dim", {}, "Rebuilding the request from the log …"));
-  get(at(session, "requests", item.n)).then((data) => box.replaceChildren(...draw(data, item)), (error) => box.replaceChildren(h("p.unmed", {}, mark("error"), error.message)));
+  get(at(session, "requests", item.n)).then((data) => box.replaceChildren(...draw(data, item), whole(session, item)), (error) => box.replaceChildren(h("p.unmed", {}, mark("error"), error.message)));
+  return box;
+}
+// Everything that was sent, with the schemas of tools: fetched when it is opened.
+function whole(session, item) {
+  const box = h("details.behind", {}, h("summary", {}, "The whole request as JSON"));
+  box.addEventListener("toggle", () => { if (box.open && box.children.length < 2) box.append(...slices(at(session, "requests", item.n, "json"), "The whole request as JSON")); });
   return box;
 }
 function draw(data, item) {
-  const groups = {};
-  for (const [origin, size] of data.origins) (groups[classOf(origin)] ??= []).push([origin, size]);
-  const shown = Object.keys(CLASSES).filter((name) => groups[name]), sum = (name) => groups[name].reduce((total, [, size]) => total + size, 0), most = Math.max(1, ...data.origins.map(([, size]) => size));
+  const groups = grouped(data.origins), shown = Object.keys(CLASSES).filter((name) => groups[name]), sum = (name) => groups[name].reduce((total, [, size]) => total + size, 0), most = Math.max(1, ...data.origins.map(([, size]) => size));
   const cached = item.in ? Math.min(1, (item.cached ?? 0) / item.in) : 0, { prefix, broken } = data;
   const label = shown.map((name) => `${CLASSES[name]} ${sum(name)}`).join(", ");
   return [

@@ -123,13 +123,18 @@ function empty() {
   if (memory.search) return h("div.empty", {}, h("p", {}, "No session matches."), h("p.dim", {}, "Search looks at ids, agents and first messages, then at all text in the logs: tool names, arguments, results, names of hooks."));
   return h("div.empty", {}, h("h2", {}, "No sessions yet"), h("p", {}, "Give an agent a store and run it: its sessions appear here while they run."), h("pre.raw", {}, 'agent = Agent(model, store="sqlite:///agent.db")\n\n$ windlass ui agent.db'));
 }
+function share(measured) {
+  const hooks = measured.reduce((sum, one) => sum + one.digest.hooks, 0), work = measured.reduce((sum, one) => sum + one.digest.took, 0);
+  return hooks ? `${((hooks / (hooks + work)) * 100).toFixed(1)} %` : "0 %";
+}
 function figures(top) {
   const n = (...states) => top.filter((one) => states.includes(one.state)).length, costs = top.map((one) => one.digest?.cost).filter((one) => one != null);
-  const figure = (name, value, kind = "") => h("div", { class: kind }, h("dt", {}, name), h("dd", {}, value));
+  const figure = (name, value, kind = "") => h("div", { class: value === 0 ? "none" : kind }, h("dt", {}, name), h("dd", {}, value));
+  const measured = [...all.values()].filter((one) => one.digest?.hooks != null);
   const questions = top.reduce((sum, one) => sum + one.waiting, 0);
   parts.figures.replaceChildren(
     figure("live now", n("live"), "live"), figure(questions === 1 ? "open question" : "open questions", questions, "ask"), figure("failed, stopped", n("failed", "stopped", "cancelled", "interrupted"), "deny"),
-    figure("sessions", top.length), figure("spent", costs.length ? money(costs.reduce((a, b) => a + b, 0)) : "–", "spent"));
+    figure("sessions", top.length), figure("spent", costs.length ? money(costs.reduce((a, b) => a + b, 0)) : "–", "spent"), measured.length ? figure("time in hooks", share(measured)) : "");
 }
 
 // Every session as a bar in time, packed into lanes; those that wait or run reach to now.

@@ -11,8 +11,8 @@ export function streams(data) {
   const x = (t) => `${((t ?? 0) / most) * 100}%`, wide = (a, b) => `${(Math.max(0, (b ?? 0) - (a ?? 0)) / most) * 100}%`;
   return [
     h("p.lede.first", {}, `${plural(found.length, "attempt")}: `, held ? h("span.v-ask", {}, mark("hold"), ` ${held} waited for a hook`) : "none waited for a hook", ", ", taken ? h("span.v-deny", {}, mark("deny"), ` ${taken} taken back`) : "none was taken back", delays.length ? `. In the median, the first word went out ${span(delays[Math.floor(delays.length / 2)])} after it came.` : ".", data.streams_of > found.length ? ` The last ${found.length} of ${data.streams_of} are shown.` : ""),
-    h("section.card.streams", { "aria-label": "Streams" }, h("div.st.sth", { "aria-hidden": "true" }, h("span", {}, "reply"), h("span.lanehead", {}, h("span", {}, "0"), h("span", {}, span(most))), h("span", {}, "chunks"), h("span", {}, "what happened")),
-      found.map((one) => h("div.st", {},
+    h("section.card.streams", { "aria-label": "Streams" }, h("div.strm.sth", { "aria-hidden": "true" }, h("span", {}, "reply"), h("span.lanehead", {}, h("span", {}, "0"), h("span", {}, span(most))), h("span", {}, "chunks"), h("span", {}, "what happened")),
+      found.map((one) => h("div.strm", {},
         h("span.which", {}, `${data.scope.session ? "" : `turn ${one.turn}, `}step ${one.step}`, one.round > 1 ? tag(`round ${one.round}`) : null, one.attempt > 1 ? tag(`attempt ${one.attempt}`) : null),
         h("span.stlane", { role: "img", "aria-label": `came from ${span(one.first_chunk)} to ${span(one.last_chunk)}, went out from ${span(one.first_sent)} to ${span(one.last_sent)}` },
           one.first_chunk != null ? h("i.came", { vars: { x: x(one.first_chunk), w: wide(one.first_chunk, one.last_chunk) } }) : null,

@@ -3,12 +3,15 @@ import { at, get, Tail } from "../api.js";
 import { bar, by, h, mark, s, say, tag, tone } from "../dom.js";
 import { count, money, offset, oneLine, plural, short, span } from "../format.js";
 import { VirtualList } from "../virtual.js";
+import { contextOf, culprit } from "./context.js";
+import { Find } from "./find.js";
 import * as panel from "./panel.js";
 
 const PAGE = 24;
-let session, turn, rows, list, picked, root, tail, timer, skew, parts, scales, page, sheet;
+const MANY = 3000;
+let session, turn, rows, list, picked, root, tail, timer, skew, parts, scales, page, finder;
 
-export async function show(view, [id, number], context) {
+export async function show(view, [id, number, wanted], context) {
   root = view; page = context; picked = null;
   if (!id) {
     const found = await get("/api/sessions?limit=1");
@@ -24,13 +27,15 @@ export async function show(view, [id, number], context) {
   if (!document.getElementById("store").textContent) get("/api/sessions?limit=1").then((found) => context.setStore(found.store), () => {});
   session = data; turn = data.turn; skew = data.now - Date.now() / 1000;
   build();
-  sheet = false;
-  pick(rows.find((row) => row.first) ?? rows[0], { user: false });
+  const first = wanted && rows.find((row) => row.item && (row.id === wanted || String(row.item.n) === wanted));
+  pick(first || rows.find((row) => row.first) || rows[0], { user: false });
+  if (first) list.show(rows.indexOf(first), { center: true });
+  prefixes();
   if (isLast()) follow(id, data.records);
   verify(id);
   timer = setInterval(tick, 1000);
 }
-export function leave() { tail?.close(); tail = null; list?.close(); list = null; clearInterval(timer); panel.leave(); document.body.classList.remove("sheet"); }
+export function leave() { finder?.close(); finder = null; tail?.close(); tail = null; list?.close(); list = null; clearInterval(timer); panel.leave(); document.body.classList.remove("sheet"); }
 const clockNow = () => Date.now() / 1000 + skew;
 const isLast = () => session.turns.at(-1).n === turn.n;
 const state = () => (turn.state !== "running" ? turn.state : session.live && isLast() ? "live" : "interrupted");
@@ -49,6 +54,7 @@ function onEvent(type, data) {
     for (const row of mine.rows) known.set(idOf(row), row);
     turn = { ...turn, ...mine, rows: [...known.values()].sort((a, b) => a.n - b.n || (a.call ?? "").localeCompare(b.call ?? "", "en", { numeric: true })) };
   }
+  if (mine && mine.state !== "running") prefixes();
   const fresh = mine ? mine.rows.length : 0;
   refresh(mine?.rows.map(idOf) ?? []);
   if (more) say("A new turn has begun: see the numbers above.");
@@ -74,6 +80,15 @@ function tick() {
   list.refresh(rows.filter(isOpen).map((row) => row.id));
 }
 const isOpen = (row) => row.item && ((row.kind === "tool" && row.item.called && !row.item.status) || (row.kind === "wait" && row.item.open));
+// Calls that could not use the prefix of the call before, named at their rows.
+async function prefixes() {
+  const mine = turn.n;
+  if (turn.rows.length > MANY) return;
+  const found = await contextOf({ session: session.session, turn: mine }).catch(() => null);
+  if (!found || !page.isCurrent() || !list || turn.n !== mine) return;
+  turn.broken = new Map(found.calls.filter((call) => call.broken).map((call) => [call.n, call.broken]));
+  list.refresh(rows.filter((row) => row.item && turn.broken.has(row.item.n)).map((row) => row.id));
+}
 async function verify(id) {
   const found = await get(at(id, "verify")).catch((error) => ({ ok: false, text: error.message }));
   if (!page.isCurrent() || !parts) return;
@@ -86,12 +101,13 @@ function build() {
   const box = h("div.rows", { role: "listbox", id: "rows", "aria-label": "What happened", tabIndex: 0 });
   const grip = h("div.grip", { role: "separator", tabIndex: 0, "aria-orientation": "vertical", "aria-label": "Width of the time lane", "aria-valuemin": 15, "aria-valuemax": 70, "aria-valuenow": width() });
   parts.score = h("section.score", { "aria-label": "Timeline and transcript" }, parts.axis, box, grip);
-  root.append(h("section.head.turnhead", {}, parts.crumb, parts.title, parts.outcome), parts.over, h("div.split", {}, parts.score, parts.panel), parts.news);
+  finder = new Find({ search: findRows, go: (row) => pick(row, { user: true, sheet: false }), box, leave: () => list?.box.focus({ preventScroll: true }) });
+  root.append(h("section.head.turnhead", {}, parts.crumb, parts.title, parts.outcome), parts.over, h("div.split", {}, parts.score, parts.panel), parts.news, finder.el);
   drag(grip);
   rows = arrange();
   scales = measure();
   list = new VirtualList(box, { key: (row) => row.id, estimate: (row) => ({ user: 66, end: 29, model: row.item?.text ? 66 : 48, tool: 48, inject: 48 })[row.kind] ?? 48, render: draw });
-  list.onDraw = (first, last) => { axis(rows[first]); brush(rows[first], rows[last]); };
+  list.onDraw = (first, last) => { axis(rows[first]); brush(rows[first], rows[last]); finder?.paint(); };
   head();
   overview();
   list.set(rows);
@@ -104,17 +120,20 @@ function head() {
     session.turns.length > 1 ? h("nav.turns", { "aria-label": "Turns" }, "turn ", turnsToShow().map((one) => (one ? h("a", { href: `#/turn/${encodeURIComponent(session.session)}/${one.n}`, "aria-current": one.n === turn.n ? "true" : null }, one.n) : h("span", {}, "…")))) : "",
     session.children.length ? h("nav.turns", { "aria-label": "Sub-agents" }, "sub-agents ", session.children.slice(0, 8).map((id) => h("a", { href: `#/turn/${encodeURIComponent(id)}` }, id.startsWith(session.session) ? id.slice(session.session.length) : id)), session.children.length > 8 ? ` and ${session.children.length - 8} more` : "") : "",
     h("a", { href: `#/diff/${encodeURIComponent(session.session)}` }, "compare"), h("a", { href: `#/whatif/${encodeURIComponent(session.session)}` }, "what if"),
+    h("button.quiet.findkey", { type: "button", on: { click: () => find() } }, "find ", h("kbd", { "aria-hidden": "true" }, "/")),
     session.children.length || session.parent ? h("a", { href: `#/tree/${encodeURIComponent(session.session)}` }, "all on one axis") : "", h("a", { href: `#/pipeline/hooks/session/${encodeURIComponent(session.session)}/${turn.n}` }, "hooks of this turn"), parts.chain);
   parts.title.textContent = "";
   parts.title.append(h("span", {}, short(turn.text || "No text", 260)));
   const models = turn.rows.filter((row) => ["model", "attempt", "side"].includes(row.k)), sum = (name) => models.reduce((total, row) => total + (row[name] ?? 0), 0);
   const priced = models.some((row) => row.cost != null), charged = turn.rows.reduce((total, row) => total + (row.charged?.cost ?? 0), 0), end = st === "live" ? clockNow() : turn.last;
-  const time = { model: union(turn.rows.filter((row) => row.k === "model" || row.k === "attempt"), end), tools: union(turn.rows.filter((row) => row.called), end), people: turn.rows.filter((row) => row.k === "wait").reduce((total, row) => total + (row.open ? (st === "waiting" ? clockNow() : row.t) : row.t) - row.t0, 0), hooks: turn.rows.reduce((total, row) => total + (row.took ?? 0) + [...(row.says ?? []), ...(row.changes ?? [])].reduce((all, one) => all + (one.took ?? 0), 0), 0) };
+  const time = { model: union(turn.rows.filter((row) => row.k === "model" || row.k === "attempt"), end), tools: union(turn.rows.filter((row) => row.called), end), people: turn.rows.filter((row) => row.k === "wait").reduce((total, row) => total + (row.open ? (st === "waiting" ? clockNow() : row.t) : row.t) - row.t0, 0), hooks: turn.hooks ?? turn.rows.reduce((total, row) => total + (row.took ?? 0) + [...(row.says ?? []), ...(row.changes ?? [])].reduce((all, one) => all + (one.took ?? 0), 0), 0) };
+  const bare = [...new Set(turn.rows.filter((row) => row.called && session.tools?.[row.name]?.bare).map((row) => row.name))];
   parts.outcome.replaceChildren(
     h("span.oc", { class: `o-${st}` }, mark(st), h("b", {}, { live: "is running", waiting: "waits for a person", interrupted: "was interrupted", done: "completed" }[st] ?? st), h("span", {}, because(st))),
     models.length ? h("span.spend", {}, priced ? h("b", {}, money(sum("cost") + charged)) : null, ` ${count(sum("in"))} in, ${count(sum("out"))} out`, sum("cached") && sum("in") ? `, ${Math.round((sum("cached") / sum("in")) * 100)} % cached` : "") : "",
-    h("span.where", {}, time.model + time.tools + time.hooks > 0 ? bar([{ name: "model", value: time.model, kind: "k-model", text: span(time.model) }, { name: "tools", value: time.tools, kind: "k-tool", text: span(time.tools) }, { name: "hooks that spoke", value: time.hooks, kind: "k-hook", text: span(time.hooks) }], `model ${span(time.model)}, tools ${span(time.tools)}, hooks ${span(time.hooks)}`) : "",
-      time.model ? h("span", {}, "model ", h("b", {}, span(time.model))) : "", time.tools ? h("span", {}, "tools ", h("b", {}, span(time.tools))) : "", time.hooks ? h("span", { title: "Hooks that answered or changed something" }, "hooks ", h("b", {}, span(time.hooks))) : "", time.people ? h("span.w", {}, "people ", h("b", {}, span(time.people))) : ""));
+    bare.length ? h("a.v-error.bareline", { href: `#/pipeline/coverage/session/${encodeURIComponent(session.session)}` }, mark("error"), bare.length > 2 ? `no gate looks at ${bare.length} unsafe tools` : `no gate looks at ${bare.join(" or ")}`) : "",
+    h("span.where", {}, time.model + time.tools + time.hooks > 0 ? bar([{ name: "model", value: time.model, kind: "k-model", text: span(time.model) }, { name: "tools", value: time.tools, kind: "k-tool", text: span(time.tools) }, { name: "hooks", value: time.hooks, kind: "k-hook", text: span(time.hooks) }], `model ${span(time.model)}, tools ${span(time.tools)}, hooks ${span(time.hooks)}`) : "",
+      time.model ? h("span", {}, "model ", h("b", {}, span(time.model))) : "", time.tools ? h("span", {}, "tools ", h("b", {}, span(time.tools))) : "", time.hooks ? h("span", { title: turn.hooks == null ? "Hooks that answered or changed something; silent ones were not measured" : "All hooks, silent ones too" }, "hooks ", h("b", {}, span(time.hooks))) : "", time.people ? h("span.w", {}, "people ", h("b", {}, span(time.people))) : ""));
 }
 function turnsToShow() {
   const all = session.turns, here = all.findIndex((one) => one.n === turn.n);
@@ -202,8 +221,10 @@ function laneOf(row) {
   for (const [a, b] of x.waits) lane.append(h("i.foldbg", { vars: { x: pct(x(a)), w: pct(x(b) - x(a)) } }));
   const put = (kind, a, b) => lane.append(h("i.b", { class: kind, vars: { x: pct(Math.min(x(a), 0.994)), w: pct(Math.max(x(b) - x(a), 0)) } }));
   const until = isOpen(row) && ["live", "waiting"].includes(state()) ? clockNow() : item.t;
-  if (row.kind === "model") put(item.rejected ? "model rej" : "model", item.t0, item.t);
-  else if (row.kind === "attempt") put("model rej", item.t0, item.t);
+  if (row.kind === "model" || row.kind === "attempt") {
+    put(item.rejected || row.kind === "attempt" ? "model rej" : "model", item.t0, item.t);
+    if (item.stream) flow(lane, item, x);
+  }
   else if (row.kind === "wait") put("wait", item.t0, until);
   else if (row.kind === "inject") put("inj", item.t - (item.took ?? 0), item.t);
   else if (row.kind === "tool") {
@@ -219,6 +240,12 @@ function laneOf(row) {
   for (const one of item.changes ?? []) lane.append(h("i.tk.t-changed", { vars: { x: `calc(${pct(x(/Calling$/.test(one.event) ? item.t0 : where))} + ${n++ * 3}px)` } }));
   for (const one of item.says ?? []) lane.append(h("i.tk", { class: `t-${one.shadow ? "silent" : tone(one.v)}`, vars: { x: `calc(${pct(x(one.event === "ModelReplying" ? item.t : where))} + ${n++ * 3}px)` } }));
   return lane;
+}
+// Inside the bar of a model call: words that came and were held back, and words that went out.
+function flow(lane, { stream: one, t0, t }, x) {
+  const put = (kind, a, b) => { if (a != null && b != null) lane.append(h("i.fl", { class: kind, vars: { x: pct(x(Math.min(t0 + a, t))), w: pct(Math.max(x(Math.min(t0 + b, t)) - x(Math.min(t0 + a, t)), 0)) } })); };
+  put("held", one.first_chunk, one.first_sent ?? one.last_chunk);
+  put(one.retracted ? "out void" : "out", one.first_sent, one.last_sent);
 }
 function draw(row, index) {
   const first = row.opens && row.step > 0;
@@ -264,10 +291,13 @@ function result(i) {
 function chips(i) {
   const out = (i.changes ?? []).map((one) => by("changed", one.hook));
   for (const one of i.says ?? []) if (one.shadow || one.v !== "Allow") out.push(by(tone(one.v), `${one.hook}: ${one.v}${one.shadow ? ", recorded only" : ""}`, one.shadow));
-  if (i.rejected) out.push(by("deny", `${i.rejected.by.join(", ")}: rejected`));
+  const objected = (i.says ?? []).map((one) => one.hook);
+  if (i.rejected?.by.some((one) => !objected.includes(one))) out.push(by("deny", `${i.rejected.by.join(", ")}: rejected`));
   if (i.passed) out.push(by("ask", `${i.passed.by.join(", ")}: let it pass`));
   for (const one of i.answered ?? []) out.push(by(tone(one.v), `${one.by}: ${one.v}`));
   for (const one of i.discarded ?? []) out.push(by("error", `attempt ${one.attempt} discarded`));
+  const broken = turn.broken?.get(i.n);
+  if (broken && !i.call) out.push(by("error", `cache broken by ${culprit(broken)}`));
   return out.length ? h("div.chipsrow", {}, out) : null;
 }
 
@@ -321,8 +351,14 @@ function drag(grip) {
   grip.addEventListener("keydown", (event) => { const by = { ArrowLeft: -3, ArrowRight: 3 }[event.key]; if (by) { event.preventDefault(); event.stopPropagation(); set(width() + by); list.heights.clear(); list.stale = true; list.draw(); } });
 }
 
-// ---- choosing a row
-function pick(row, { user = true, same = false } = {}) {
+// ---- finding and choosing a row
+async function findRows(text) {
+  const found = await get(`${at(session.session, "turns", turn.n, "find")}?text=${encodeURIComponent(text)}`);
+  const ids = new Set(found.rows.map(idOf));
+  return rows.filter((row) => ids.has(row.id));
+}
+export function find() { if (list) finder.open(); }
+function pick(row, { user = true, same = false, sheet: open = true } = {}) {
   const before = picked;
   picked = row ?? null;
   if (before && before.id !== picked?.id) list.refresh([before.id]);
@@ -331,7 +367,8 @@ function pick(row, { user = true, same = false } = {}) {
   if (user) list.show(index);
   list.refresh([picked.id]);
   list.box.setAttribute("aria-activedescendant", `row-${index}`);
-  if (user) document.body.classList.add("sheet");
+  if (user && open) document.body.classList.add("sheet");
+  if (user) history.replaceState(null, "", `#/turn/${encodeURIComponent(session.session)}/${turn.n}${picked.item ? `/${encodeURIComponent(picked.id)}` : ""}`);
   if (!same) panel.show(parts.panel, picked, { session, turn, close });
 }
 function close() { document.body.classList.remove("sheet"); list.box.focus({ preventScroll: true }); }
