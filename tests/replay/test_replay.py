@@ -21,6 +21,7 @@ from windlass import (
     ModelReplying,
     Regenerate,
     Reject,
+    Says,
     Slot,
     StepEnding,
     StepLimit,
@@ -37,6 +38,7 @@ from windlass import (
 )
 from windlass.errors import ConfigError, SessionUnknown
 from windlass.events import Continuing
+from windlass.messages import TextPart, ToolResultPart, assistant, user
 from windlass.replay import Replay, Report, SessionReplay, replay
 from windlass.replay.policies import agent_of_policy
 from windlass.stores import MemoryStore
@@ -442,6 +444,86 @@ async def test_hooks_that_are_not_asked_again_are_named():
     assert (await once(await recorded(wrapped), wrapped)).not_evaluated == ()
 
 
+async def test_what_a_new_hook_of_several_verbs_changes_or_adds_is_not_evaluated():
+    def reviewed(agent: Agent) -> None:
+        agent.hook(ModelReplying, name="polish")(lambda event: Says(rewrite="polished"))
+        agent.hook(ToolCalling, name="hint")(lambda event: Says(inject="careful"))
+
+    found = await once(await recorded(), reviewed)
+    missing = ("rewrites of hook 'polish' on ModelReplying", "injections of hook 'hint' on ToolCalling")
+    assert (found.status, found.not_evaluated) == ("same", missing)
+    assert (await once(await recorded(reviewed), reviewed)).not_evaluated == ()
+
+
+async def test_a_tool_that_the_agent_does_not_have_any_more_is_a_difference():
+    store = await recorded()
+    (found,) = await replay(Agent(Forbidden(), tools=[look]), store)
+    (difference,) = found.differences
+    assert (difference.line, difference.kind, difference.step) == (
+        "ToolCalling of pay: called is now no such tool",
+        "outcome",
+        2,
+    )
+
+
+async def test_a_call_of_a_tool_that_never_was_is_no_difference():
+    store = await recorded(script=(calls("sing", song="la"), says("done")))
+    assert (await once(store)).status == "same"
+
+
+async def test_a_wrap_may_answer_for_a_tool_that_the_agent_does_not_have():
+    agent = Agent(Forbidden(), tools=[look])
+
+    @agent.wrap(ToolCall)
+    async def remote(call: Any, call_next: Any) -> Any: ...
+
+    (found,) = await replay(agent, await recorded())
+    assert found.status == "same"
+
+
+async def test_an_imported_history_is_judged_at_the_door():
+    def door(agent: Agent) -> None:
+        agent.gate(MessageAdding, name="door")(lambda event: Deny("no") if "bad" in event.message.text else None)
+
+    store = MemoryStore()
+    agent = an_agent(store, model=ScriptedModel(says("done")))
+    await agent.import_history("s", [user("hi"), assistant("bad words")])
+    await agent.run("go", session="s")
+    assert (await once(store)).status == "same"
+    assert (await once(store, door)).differences[0].line == "MessageAdding: allow is now deny: no (by door)"
+
+
+async def test_a_text_like_that_of_a_failed_hook_is_a_text():
+    @tool
+    async def speak() -> str:
+        """Speak."""
+        return "hook 'x' failed; the log has the details"
+
+    def loud(agent: Agent) -> None:
+        @agent.rewrite(MessageAdding, name="loud")
+        def loud(event: MessageAdding) -> Any:
+            if event.message.role == "tool":
+                (part,) = event.message.parts
+                assert isinstance(part, ToolResultPart)
+                return event.message.replace(parts=(part.replace(content=(TextPart(f"{part.text}!"),)),))
+            return None
+
+    def strict(agent: Agent) -> None:
+        agent.gate(MessageAdding, name="strict")(lambda event: Halt("no") if event.message.role == "tool" else None)
+
+    for hooks in ((), (loud,)):
+        store = MemoryStore()
+        agent = Agent(ScriptedModel(calls("speak"), says("done")), tools=[speak], store=store)
+        for hook in hooks:
+            hook(agent)
+        await agent.run("go", session="s")
+        judge = Agent(Forbidden(), tools=[speak])
+        for hook in (*hooks, strict):
+            hook(judge)
+        (found,) = await replay(judge, store)
+        assert [one.now for one in found.differences] == ["halt: no"]
+
+
 # ---------------------------------------------------------------- sub-agents, scopes, stores
 
 
@@ -516,6 +598,23 @@ async def test_rules_alone_take_the_place_of_the_recorded_ones(tmp_path: Path):
     store = await recorded()
     (found,) = await replay(agent_of_policy(policy), store, replacing=["permissions"])
     assert [(it.tool, it.step, it.now.partition(":")[0]) for it in found.differences] == [("pay", 3, "deny")]
+
+
+@pytest.mark.parametrize("unmatched", ["allow", "ask", "deny"])
+async def test_with_rules_alone_the_recorded_agent_says_what_happens_to_other_calls(tmp_path: Path, unmatched: Any):
+    policy = tmp_path / "policy.toml"
+    policy.write_text('deny = ["wipe"]\nunmatched = "allow"\n', encoding="utf-8")
+    silent = await recorded(unmatched=unmatched)
+    (found,) = await replay(agent_of_policy(policy), silent, replacing=["permissions"])
+    assert found.status == "same"
+
+    def permissions(agent: Agent) -> None:
+        agent.gate(ToolCalling, name="permissions")(lambda event: Allow())
+
+    allowed = await recorded(permissions, unmatched=unmatched)
+    (found,) = await replay(agent_of_policy(policy), allowed, replacing=["permissions"])
+    kinds = [difference.now.partition(":")[0] for difference in found.differences[:1]]
+    assert kinds == ([] if unmatched == "allow" else [unmatched])
 
 
 async def test_with_rules_alone_the_verdicts_of_other_gates_stand(tmp_path: Path):

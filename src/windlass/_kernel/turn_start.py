@@ -132,7 +132,7 @@ class TurnStart(Struct, eq=False):
         serving = [*hooks.tool_wraps, *answering]
         for spec in setup.tools if setup.tools != program.specs else ():
             if spec.name not in program.tools and not any(
-                _may_serve(hook, spec.name) for hook in serving
+                may_serve(hook, spec.name) for hook in serving
             ):
                 names = self._rewriters("tools")
                 raise HookError(
@@ -283,7 +283,7 @@ class TurnStart(Struct, eq=False):
                 await self._injections.take_in(item)
 
 
-def _may_serve(hook: Hook, tool: str) -> bool:
+def may_serve(hook: Hook, tool: str) -> bool:
     """Whether a hook may answer calls of a tool that does not exist: no rewrite can, nor one for
     another tool."""
     elsewhere = isinstance(hook.tool, str) and hook.tool.isidentifier() and hook.tool != tool

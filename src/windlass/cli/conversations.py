@@ -15,6 +15,9 @@ from .output import echo
 FORMATS = ("openai", "openai_responses", "anthropic", "langchain")
 EXPORTS = (*FORMATS, "otel", "eval", "case")
 
+IMPORTER = "windlass sessions import"
+"""The name of the agent that imports: a replay asks no other agent about what it let in."""
+
 
 async def exported(store: Store, session: str, form: str) -> list[str]:
     """A session in the format of another program, as JSON lines."""
@@ -47,7 +50,7 @@ async def import_conversation(store: Store, form: str, text: str, name: str | No
         raise click.UsageError(f"a conversation in the format {form!r} has no id: pass --as ID")
     given: Any = form
     conversation = read_conversation(given, _parsed(text))
-    await Agent(_NoModel(), store=store).import_history(name, conversation.messages)
+    await Agent(_NoModel(), name=IMPORTER, store=store).import_history(name, conversation.messages)
     if conversation.system:
         echo("the system text is left out: give it to the agent that continues the session", err=True)
     return name

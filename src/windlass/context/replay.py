@@ -70,6 +70,7 @@ class Description(Struct):
 
     hooks: list[dict[str, Any]]
     prompt: Prompt | None = None
+    unmatched: str = "allow"
 
     @property
     def wraps(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from windlass._hooks.compiled import CompiledHooks, Point
 from windlass._hooks.hooks import Hook
 from windlass._kernel.child_program import program_of, unknown_child
 from windlass._kernel.program import Program
+from windlass._kernel.turn_start import may_serve
 from windlass.context.replay import Description
 from windlass.criteria import Deadline
 from windlass.events import EVENTS, Delegating, Erring, Setup, SubagentStopping, ToolCalling
@@ -69,8 +70,9 @@ class Plan:
         )
         self.stopping = Point(SubagentStopping, program.stopping) if program.stopping else None
         self.points = {event.__name__: point for event in EVENTS if (point := hooks.at(event)) is not None}
+        self._tool_wraps = program.hooks.tool_wraps
         self.writers = frozenset([(hook.name, hook.event.__name__) for hook in hooks.all])
-        self.not_asked = tuple([hook for hook in program.hooks.all if not is_asked_again(hook, counting)])
+        self._hooks = tuple(program.hooks.all)
         self.unknown = ""
         self._below: dict[str, Plan] = {}
 
@@ -78,6 +80,12 @@ class Plan:
     def setup(self) -> Setup:
         """What a session starts with."""
         return Setup(self.program.system, self.program.specs)
+
+    def serves(self, tool: str) -> bool:
+        """Whether the agent has a tool, or a wrap that may answer for it. Of an unknown agent nobody can tell."""
+        return (
+            bool(self.unknown) or tool in self.program.tools or any(may_serve(wrap, tool) for wrap in self._tool_wraps)
+        )
 
     def below(self, agent: str) -> Plan:
         """The plan of an agent below this one. Of an unknown one only the hooks that it inherits are asked again."""
@@ -110,12 +118,24 @@ class Plan:
         evaluated. Observers and transformers are left out."""
         known = {(row["name"], row["kind"], row["event"]) for row in recorded.hooks}
         return [
-            f"{hook.kind} {hook.name!r} on {hook.event.__name__}"
-            for hook in self.not_asked
+            words
+            for hook in self._hooks
             if hook.kind not in _NOT_MEASURED
             and hook.event is not Erring
             and (hook.name, hook.kind, hook.event.__name__) not in known
+            and (words := self._left_out(hook))
         ]
+
+    def _left_out(self, hook: Hook) -> str:
+        """What a replay does not run of a hook; nothing if it runs all of it."""
+        event, where = hook.event, f"{hook.name!r} on {hook.event.__name__}"
+        if not is_asked_again(hook, self._counting):
+            return f"{hook.kind} {where}"
+        if hook.kind != "hook":
+            return ""
+        rewrites = event.payload is not None and event not in CHANGED_CALLS
+        parts = [*(["rewrites"] if rewrites else []), *(["injections"] if event.injects is not None else [])]
+        return f"{' and '.join(parts)} of hook {where}" if parts else ""
 
 
 def _counted(hook: Hook) -> Hook:

@@ -25,7 +25,7 @@ from windlass.errors import HookError
 from windlass.events import ModelCalling
 from windlass.messages import ModelReply, as_reply
 from windlass.ownership import Claim
-from windlass.records import CancelRequested, Delegated, MessageHeld, Record, SideReplied
+from windlass.records import CancelRequested, Delegated, HookFailed, MessageHeld, Record, SideReplied
 from windlass.states import Fold, fold_log
 from windlass.turns import Asker, BackgroundTask, Invocation, Turn, Writes
 
@@ -98,10 +98,10 @@ class Lack(HookError):
 class RecordedSite(Site):
     """Hooks run here. What they ask for comes from the log; what it lacks is noted in `lacks`, with the hook.
 
-    What they write to slots counts from here on.
+    What they write to slots counts from here on. `failed` names hooks that have failed since the last verdict.
     """
 
-    __slots__ = ("_log", "_read", "_recorded_calls", "lacks")
+    __slots__ = ("_log", "_read", "_recorded_calls", "failed", "lacks")
 
     def __init__(self, program: Program, fold: Fold, scope: Any, log: RecordedAnswers, read: ReadLog) -> None:
         time_ = ActiveTime(program.monotonic, None)
@@ -112,6 +112,7 @@ class RecordedSite(Site):
         self._log = log
         self._read = read
         self.lacks: list[tuple[str, str]] = []
+        self.failed: set[str] = set()
         self._recorded_calls = RecordedSideCalls(journal, limits, program.hooks, True, {}, log.replies, self.lacks)
 
     def lack(self, hook: str, what: str) -> Lack:
@@ -122,7 +123,9 @@ class RecordedSite(Site):
     # ------------------------------------------------------------ what hooks write
 
     def record(self, record: Record) -> None:
-        """Forget it: the log has its records already."""
+        """Forget it, but for who failed: the log has its records already."""
+        if type(record) is HookFailed and record.effect != "blocked the loop":
+            self.failed.add(record.hook)
 
     def keep(self, writes: Writes, stage: str = "") -> None:
         """Slots count. A message would be in the next request, which was made without it."""

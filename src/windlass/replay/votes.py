@@ -30,6 +30,13 @@ class VoteJudge:
         """A turn begins."""
         self.due, self._stops = False, None
 
+    def resume(self) -> None:
+        """The turn goes on in another pass. A stop that it had come to is put to hooks again."""
+        fold = self._judge.fold
+        voted = None if fold.turn is None else fold.turn.evaluated
+        if voted is not None and voted.step == fold.steps and fold.open is None and fold.going:
+            self.note(voted)
+
     def begin_step(self) -> None:
         """The turn goes on."""
         self._stops = None

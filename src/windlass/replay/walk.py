@@ -5,13 +5,16 @@ A record tells how far the turn is: before it is folded, all that comes earlier 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+import msgspec
+
+from windlass._kernel.step import has_begun
 from windlass.context.assembly import assemble
 from windlass.context.replay import NOT_KNOWN, Call, Description, requests
-from windlass.decisions import Deny, Halt
+from windlass.decisions import Answer, Ask, Deny, Halt
 from windlass.events import (
     Compacting,
     Compaction,
@@ -26,15 +29,17 @@ from windlass.events import (
     TurnEnding,
     TurnStarting,
 )
-from windlass.messages import Message, ModelRequest, TextPart, ToolResultPart
-from windlass.outcomes import Cancelled, Failed
+from windlass.messages import Message, ModelRequest
+from windlass.outcomes import Cancelled, Failed, StopReason
 from windlass.records import (
     Asked,
+    CancelRequested,
     Compacted,
     Concluded,
     Delegated,
     ErrorHandled,
     Evaluated,
+    HistoryImported,
     HookDecided,
     HookFailed,
     HooksRan,
@@ -46,6 +51,7 @@ from windlass.records import (
     ModelReplied,
     Noted,
     Record,
+    ReplyPassed,
     ReplyRejected,
     Resumed,
     Rewritten,
@@ -65,7 +71,7 @@ from windlass.states import FOLDS, Fold
 
 from .calls import CallJudge
 from .findings import SessionReplay
-from .judge import NOT_KEPT, SECRET, Judge
+from .judge import NOT_KEPT, SECRET, Judge, about_reply, about_request
 from .plans import Plan
 from .sites import ReadLog, RecordedAnswers, RecordedSite
 from .votes import VoteJudge
@@ -103,7 +109,7 @@ class Walk:
     ) -> None:
         self.fold = Fold(session)
         site = RecordedSite(plan.program, self.fold, scope, RecordedAnswers(records), read)
-        self.judge = Judge(plan, site, records)
+        self.judge = Judge(plan, site, records, known)
         self.calls = CallJudge(self.judge)
         self.votes = VoteJudge(self.judge)
         self._plan = plan
@@ -111,12 +117,14 @@ class Walk:
         self._records = records
         self._known = known
         self._written = written
-        self._requests: dict[tuple[int, int], Call] | None = None
+        self._requests: dict[tuple[int, int, int], Call] | None = None
         self._opened: SessionOpened | None = None
         self._started: TurnStarted | None = None
         self._begun = 0
-        self._failed = self._responded = self._withheld = False
-        self._final_text: str | None = None
+        self._failed = self._responded = self._withheld = self._unreviewed = False
+        self._masked = self._superseded = False
+        self._texts: dict[str, str] = {}
+        self._changed: dict[str, dict[str, Any]] = {}
 
     async def run(self) -> SessionReplay:
         """The whole way, or up to the step of the first difference."""
@@ -128,7 +136,7 @@ class Walk:
                 break
             if self._started is not None and kind is not InboxTaken and not _is_callers(record):
                 judge.number = number
-                await self._begin_turn(self._started)
+                await self._begin_turn(self._started, goes_on=kind is not Resumed)
             if (before := _BEFORE.get(kind)) is not None and not judge.is_over():
                 judge.number = number
                 await before(self, record)
@@ -159,21 +167,34 @@ class Walk:
     async def start_turn(self, record: Any) -> None:
         """A turn has begun: its hooks are asked once the caller's slots are set."""
         self.votes.begin_turn()
-        self._started, self._begun, self._failed, self._final_text = record, 0, False, None
+        self._started, self._begun = record, 0
+        self._failed = self._responded = self._unreviewed = False
+        self._texts, self._changed = {}, {}
 
-    async def _begin_turn(self, started: TurnStarted) -> None:
+    async def _begin_turn(self, started: TurnStarted, *, goes_on: bool) -> None:
+        """The turn has begun, and the process has gone on with it, or died."""
         self._started = None
         opened, self._opened = self._opened, None
         judge, turn, session = self.judge, self._turn, self.fold.session
-        about = f"{session}/t{started.turn}"
-        lack = NOT_KEPT if started.withheld else SECRET if started.masked else ""
         if opened is not None:
             await judge.judge(SessionStarting, session, lambda: SessionStarting(self._setup(opened), turn))
-        if not judge.is_over():
-            await judge.judge(TurnStarting, about, lambda: TurnStarting(started.message, turn), lack)
-        if not judge.is_over():
-            door = f"{about}/message"
-            await judge.judge(MessageAdding, door, lambda: MessageAdding(started.message, turn), lack)
+        if goes_on and not judge.is_over():
+            lack = NOT_KEPT if started.withheld else SECRET if started.masked else ""
+            await self._let_in(f"{session}/t{started.turn}", started.message, lack)
+
+    async def _let_in(self, about: str, message: Message, lack: str = "") -> None:
+        """The verdicts on the message that opens a turn. It is only at the door if it is not refused, and nobody is
+        asked about it."""
+        judge, turn = self.judge, self._turn
+        await judge.judge(TurnStarting, about, lambda: TurnStarting(message, turn), lack)
+        if not judge.is_over() and not isinstance(judge.holds(TurnStarting, about).verdict, Ask | Halt):
+            await judge.judge(MessageAdding, f"{about}/message", lambda: MessageAdding(message, turn), lack)
+
+    async def _let_in_again(self) -> None:
+        """The message of a turn that was resumed before it was let in."""
+        turn = self.fold.turn
+        if turn is not None and self._started is None and not turn.admitted and self.fold.going:
+            await self._let_in(f"{self.fold.session}/t{turn.number}", turn.message)
 
     def _setup(self, opened: SessionOpened) -> Setup:
         setup = self._plan.setup
@@ -186,21 +207,84 @@ class Walk:
         turn = self.fold.turn
         if turn is None or turn.concluded is None or self.judge.is_over():
             return
-        outcome = turn.concluded
-        text = self.fold.state.text if self._final_text is None else self._final_text
+        outcome, judge = turn.concluded, self.judge
         about = f"{self.fold.session}/t{turn.number}/end"
-        await self.judge.judge(TurnEnding, about, lambda: TurnEnding(outcome, text, self._turn))
+        text = self._texts.get(about)
+        text = self.fold.state.text if text is None else text
+        await judge.judge(TurnEnding, about, lambda: TurnEnding(outcome, text, self._turn))
+        held = judge.holds(TurnEnding, about).verdict
+        if isinstance(held, Answer) and not judge.is_over():
+            words = self._texts.get(f"{about}/response", str(held.value))
+            ending = partial(TurnEnding, outcome, words, self._turn)
+            await judge.judge(TurnEnding, f"{about}/response", ending, settled=judge.asked_at("TurnEnding", about))
 
     async def resume(self, record: Any = None) -> None:
-        """A suspended turn goes on."""
+        """A suspended turn goes on. One that only ends is not asked about."""
         fold, turn = self.fold, self.fold.turn
-        if turn is not None and isinstance(turn.outcome, Suspended):
+        self._superseded = type(record) is Resumed and self._ends_for_another_message()
+        if (
+            turn is not None
+            and isinstance(turn.outcome, Suspended)
+            and not self._superseded
+            and not self._is_cancelled()
+        ):
             about, drift = f"{fold.session}/t{turn.number}/resume", getattr(record, "drift", ())
             await self.judge.judge(Resuming, about, lambda: Resuming(fold.state, self._turn, drift))
 
+    def _is_cancelled(self) -> bool:
+        """Whether the turn was cancelled while it was suspended, and is resumed only for that."""
+        following = self._records[self.judge.number : self.judge.number + 4]
+        told = any(isinstance(record, InboxTaken) and record.entry == "cancel" for record in following)
+        return told and isinstance(following[0], CancelRequested)
+
+    def _ends_for_another_message(self) -> bool:
+        """Whether a suspended turn is resumed only to end, since the user has sent another message."""
+        turn, following = self.fold.turn, self._records[self.judge.number :]
+        if turn is None or not isinstance(turn.outcome, Suspended) or not following:
+            return False
+        if turn.concluded is None:
+            first = following[0]
+            return isinstance(first, Concluded) and getattr(first.outcome, "reason", None) is StopReason.SUPERSEDED
+        ends = (at for at, record in enumerate(following) if isinstance(record, TurnEnded | Suspended | Resumed))
+        match following[next(ends, len(following)) :][:2]:
+            case [TurnEnded(), TurnStarted()]:
+                return self.judge.questions.answer_to(f"{self.fold.session}/t{turn.number}/end") is None
+            case _:
+                return False
+
+    async def go_on(self, record: Any) -> None:
+        """A turn goes on in another pass: what it had not done is judged again, once the log shows that it was."""
+        fold, step = self.fold, self.fold.open
+        self.judge.resume(superseded=self._superseded)
+        self.calls.resume()
+        self.votes.resume()
+        self._responded = False
+        if step is None and not has_begun(fold):
+            self._begun = 0
+        if step is not None and step.reply is not None:
+            self._unreviewed = not any(call.decided for call in step.calls.values())
+
+    async def suspend(self, record: Any) -> None:
+        """The turn waits: what was to be judged again has been."""
+        await self._review()
+        if not self.judge.is_over():
+            await self.calls.decide_again()
+
+    async def import_history(self, record: Any) -> None:
+        """Messages from elsewhere enter, unless another program let them in."""
+        opened = next((one for one in self._records if isinstance(one, SessionOpened)), None)
+        if opened is None or opened.agent != record.agent or record.withheld:
+            return
+        for number, message in enumerate(record.messages, 1):
+            place, lack = f"{self.fold.session}/m{number}", SECRET if record.masked else ""
+            if not self.judge.is_over():
+                await self.judge.judge(MessageAdding, place, partial(MessageAdding, message, self._turn), lack)
+
     async def enter(self, record: Any) -> None:
         """A message that is not part of a step enters. The user's was judged when the turn began."""
-        if record.message is not None:
+        if record.message is None:
+            await self._let_in_again()
+        else:
             place, lack = f"{self.fold.session}/m{len(self.fold.messages) + 1}", SECRET if record.masked else ""
             await self.judge.judge(MessageAdding, place, lambda: MessageAdding(record.message, self._turn), lack)
 
@@ -229,21 +313,29 @@ class Walk:
         await self.begin_step()
         fold = self.fold
         number, round_ = fold.steps + 1, 1 if fold.open is None else fold.open.round
-        about = f"{fold.session}/{number}/request" + (f".{round_}" if round_ > 1 else "")
-        known = "ModelCalling" in self._plan.points or ("ModelCalling", about) in self.judge.decided
-        if not known or self.judge.is_over():
-            return
-        call = self._sent().get((number, round_))
+        about = about_request(fold.session, number, round_)
+        known = "ModelCalling" in self._plan.points or self.judge.recorded("ModelCalling", about) is not None
+        if not known or self._responded or self.judge.is_over():
+            return  # nobody was asked: the words are a person's
+        call = self._sent().get((number, round_, self.judge.passes))
         missing = [] if call is None else [why for why in call.inexact if why != NOT_KNOWN and "a wrap" not in why]
         lack = missing[0] if missing else ""
         await self.judge.judge(ModelCalling, about, lambda: ModelCalling(self._request(call), self._turn), lack)
 
-    def _sent(self) -> dict[tuple[int, int], Call]:
-        """The requests that were sent, by step and round; the first of several attempts."""
+    def _sent(self) -> dict[tuple[int, int, int], Call]:
+        """The requests that were sent, by step, round and pass; the first of several attempts."""
         if self._requests is None:
-            found: dict[tuple[int, int], Call] = {}
-            for call in requests(self.fold.session, self._records, self._known):
-                found.setdefault((call.step, call.round), call)
+            found: dict[tuple[int, int, int], Call] = {}
+            passes = 0
+
+            def counted() -> Iterator[Record]:
+                nonlocal passes
+                for record in self._records:
+                    passes += type(record) is Resumed
+                    yield record
+
+            for call in requests(self.fold.session, counted(), self._known):
+                found.setdefault((call.step, call.round, passes), call)
             self._requests = found
         return self._requests
 
@@ -254,19 +346,29 @@ class Walk:
         return call.request
 
     async def reply(self, record: Any) -> None:
-        """A reply is in the log. About the words of a person gates are not asked in the same way."""
-        if self._responded:
-            self._responded = False
+        """A reply is in the log. It is judged once the log shows that it was: the process may have died."""
+        self._unreviewed, self._masked = True, record.masked
+
+    async def _review(self) -> None:
+        """The verdict on a reply. Of gates whose question a person has answered with it, only a refusal counts."""
+        due, self._unreviewed, step = self._unreviewed, False, self.fold.open
+        if not due or not self.fold.going or step is None or step.reply is None:
             return
-        about = f"{self.fold.session}/{record.step}/reply" + (f".{record.round}" if record.round > 1 else "")
-        lack = SECRET if record.masked else ""
-        await self.judge.judge(
-            ModelReplying, about, lambda: ModelReplying(record.reply, self._turn, record.round), lack
-        )
+        session, judge, reply, number, round_ = self.fold.session, self.judge, step.reply, step.number, step.round
+        settled = judge.asked_at("ModelReplying", about_reply(session, number, round_ - 1)) if self._responded else ()
+        replying, lack = partial(ModelReplying, reply, self._turn, round_), SECRET if self._masked else ""
+        await judge.judge(ModelReplying, about_reply(session, number, round_), replying, lack, settled)
 
     async def reject(self, record: Any) -> None:
         """A reply was rejected, perhaps because a person gave another one."""
-        self._responded = record.feedback == "answered by a person"
+        await self._review()
+        step = self.fold.open
+        about = about_reply(self.fold.session, record.step, 1 if step is None else step.round)
+        self._responded = isinstance(self.judge.holds(ModelReplying, about).verdict, Answer)
+
+    async def let_pass(self, record: Any) -> None:
+        """A reply stands although gates rejected it."""
+        await self._review()
 
     async def compact(self, record: Any) -> None:
         """A part of the history is about to be replaced."""
@@ -281,45 +383,69 @@ class Walk:
 
     async def decide_call(self, record: Any) -> None:
         """A call is about to be decided."""
+        await self._review()
+        await self.calls.decide_again(record)
         await self.calls.decide(record.call)
         if not self.judge.is_over():
             await self.calls.decide_edited(record)
 
     async def call_tool(self, record: Any) -> None:
         """A tool is about to be called. A wrap may have changed its arguments."""
+        await self.calls.decide_again()
         await self.calls.decide_changed(record)
 
     async def review_result(self, record: Any) -> None:
         """A result is about to enter the log."""
         withheld, self._withheld = self._withheld, False
-        if not withheld:
+        await self.calls.decide_again()
+        if not withheld and not self.judge.is_over():
             await self.calls.review(record)
 
     async def hand_over(self, record: Any) -> None:
         """A task is about to be given to another agent."""
+        await self.calls.decide_again()
         await self.calls.hand_over(record)
 
     async def end_step(self, record: Any) -> None:
         """The messages of a step are about to enter the transcript."""
+        await self._review()
         step, session = self.fold.open, self.fold.session
         own = () if step is None else step.messages()
         for at, message in enumerate(own):
             about = f"{session}/{record.step}/{message.role}"
-            recorded = self.judge.decided.get(("MessageAdding", about))
-            refused = recorded is not None and isinstance(recorded.verdict, Deny | Halt)
-            if record.messages is not None and not refused:
-                if len(record.messages) != len(own) or _failed(record.messages[at]):
-                    continue  # a rewrite failed: no gate was asked
-                message = record.messages[at]
-            adding, lack = partial(MessageAdding, message, self._turn), SECRET if record.masked else ""
+            recorded = self.judge.recorded("MessageAdding", about)
+            if record.messages is not None:
+                message = _changed(message, self._changed.get(about, {}))
+                entered = record.messages[at] if len(record.messages) == len(own) else None
+                if entered != message and not (recorded and isinstance(recorded.verdict, Deny | Halt)):
+                    continue  # a rewrite failed, so the message was withheld: no gate was asked
             if not self.judge.is_over():
-                await self.judge.judge(MessageAdding, about, adding, lack)
+                await self._at_door(about, message, masked=record.masked)
+
+    async def _at_door(self, about: str, message: Message, *, masked: bool = False) -> None:
+        """The verdict on a message of a step."""
+        lack = SECRET if masked else ""
+        await self.judge.judge(MessageAdding, about, partial(MessageAdding, message, self._turn), lack)
+
+    async def _hear_at_door(self, about: str) -> None:
+        """A gate has spoken about a message: that of the user, or one of the open step."""
+        if about.endswith("/message"):
+            await self._let_in_again()
+        elif self.fold.open is not None:
+            place, _, role = about.rpartition("/")
+            own = [message for message in self.fold.open.messages() if message.role == role]
+            if own and place == f"{self.fold.session}/{self.fold.open.number}":
+                await self._review()
+                masked = any(call.masked for call in self.fold.open.calls.values())
+                await self._at_door(about, _changed(own[0], self._changed.get(about, {})), masked=masked)
 
     async def after_step(self, record: Any) -> None:
         """A step has ended. What its hooks saw of an error is not in the log."""
         self.votes.end_step()
-        failed, self._failed = self._failed, False
-        if not failed and self.fold.last is not None:
+        failed, self._failed, self._responded = self._failed, False, False
+        following = self._records[self.judge.number : self.judge.number + 1]
+        died = not following or type(following[0]) is Resumed
+        if not failed and not died and self.fold.last is not None:
             step = self.fold.last.step()
             about = f"{self.fold.session}/{record.step}/end"
             await self.judge.judge(StepEnding, about, lambda: StepEnding(step, self._turn))
@@ -346,11 +472,16 @@ class Walk:
         """A hook has recorded something: the turn has come as far as its event."""
         event, about = _stage(record)
         if type(record) is Rewritten and event == "TurnEnding":
-            self._final_text = str(record.fields.get("value", ""))
+            self._texts[about] = str(record.fields.get("value", ""))
+        elif type(record) is Rewritten and event == "MessageAdding":
+            self._changed.setdefault(about, {}).update(record.fields)
         elif type(record) is HookFailed and record.effect == "withheld":
             self._note_withheld(event)
         elif event == "ToolCalling":
+            await self._review()
             await self.calls.decide(about)
+        elif event == "MessageAdding" and type(record) is HookDecided:
+            await self._hear_at_door(about)
         elif (reach := _REACHED.get(event)) is not None:
             await reach(self)
         if type(record) is HookDecided and not record.shadow and not self.judge.is_over():
@@ -365,11 +496,10 @@ class Walk:
             self._withheld = True
 
 
-def _failed(message: Message) -> bool:
-    """Whether a rewrite failed on the results of a step, so that they were withheld and no gate was asked."""
-    results = [part for part in message.parts if isinstance(part, ToolResultPart)]
-    texts = [part.text for result in results for part in result.content if isinstance(part, TextPart)]
-    return any(text.endswith("the log has the details") for text in texts)
+def _changed(message: Message, fields: Mapping[str, Any]) -> Message:
+    """A message with what rewrites made of it, according to the log."""
+    changed = {**msgspec.to_builtins(message), **fields}
+    return msgspec.convert(changed, Message) if fields else message
 
 
 def _is_callers(record: Any) -> bool:
@@ -391,11 +521,14 @@ _Place: TypeAlias = Callable[[Walk, Any], Awaitable[None]]
 
 _BEFORE: dict[type[Record], _Place] = {
     SessionOpened: Walk.open_session,
+    HistoryImported: Walk.import_history,
     Resumed: Walk.resume,
     MessageAdded: Walk.enter,
     ModelAttempted: Walk.call_model,
     ModelReplied: Walk.call_model,
     ReplyRejected: Walk.reject,
+    ReplyPassed: Walk.let_pass,
+    Suspended: Walk.suspend,
     Compacted: Walk.compact,
     ErrorHandled: Walk.err,
     ToolDecided: Walk.decide_call,
@@ -415,6 +548,7 @@ _BEFORE: dict[type[Record], _Place] = {
 
 _AFTER: dict[type[Record], _Place] = {
     TurnStarted: Walk.start_turn,
+    Resumed: Walk.go_on,
     ModelReplied: Walk.reply,
     StepEnded: Walk.after_step,
     Evaluated: Walk.after_vote,
@@ -422,6 +556,9 @@ _AFTER: dict[type[Record], _Place] = {
 """What is judged, or noted, right after a record is folded."""
 
 _REACHED: dict[str, Callable[[Walk], Awaitable[None]]] = {
+    "TurnStarting": Walk._let_in_again,
+    "ModelReplying": Walk._review,
+    "ToolReturning": lambda walk: walk.calls.decide_again(),
     "StepStarting": Walk.begin_step,
     "Compacting": Walk.begin_step,
     "ModelCalling": Walk.call_model,
