@@ -30,6 +30,7 @@ class Shot(NamedTuple):
     keys: str = ""
     size: str = "wide"
     click: str = ""
+    evals: bool = False
 
 
 SHOTS = [
@@ -38,7 +39,10 @@ SHOTS = [
     Shot("turn-narrow", "#/turn/desk-8841", ".r", size="narrow"),
     Shot("long-turn", "#/turn/desk-8832", ".overfig"),
     Shot("request", "#/turn/desk-8841", ".panel .chain", keys="Home j j r"),
+    Shot("pipeline", "#/pipeline/hooks/agent/desk", ".rail"),
+    Shot("context", "#/pipeline/context/session/desk-8833b", ".ctx", size="short"),
     Shot("approvals", "#/approvals", ".askbox .callbox", size="short"),
+    Shot("evals", "#/evals/tuesday.json/monday.json", ".versus", keys="x Enter", evals=True),
 ]
 FILES = [
     (shot, theme, f"{shot.name}{suffix}.png") for shot in SHOTS for theme, suffix in (("light", ""), ("dark", "-dark"))
@@ -66,12 +70,35 @@ def showroom(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with saved evaluations, and the store of their trials."""
+    folder = tmp_path_factory.mktemp("trials")
+
+    async def run() -> None:
+        store = SQLiteStore(folder / "trials.db")
+        try:
+            await shop.evaluations(store, folder)
+        finally:
+            await store.close()
+
+    shop.in_thread(run)
+    return folder
+
+
 @pytest.mark.parametrize(("shot", "theme", "file"), TAKEN, ids=[file for _, _, file in TAKEN])
 def test_a_picture_has_its_size_and_is_small(
-    shot: Shot, theme: str, file: str, showroom: Path, started: Any, opened: Callable[..., Any], tmp_path: Path
+    shot: Shot,
+    theme: str,
+    file: str,
+    showroom: Path,
+    trials: Path,
+    started: Any,
+    opened: Callable[..., Any],
+    tmp_path: Path,
 ):
     width, height = SIZES[shot.size]
-    process = _process(started, showroom)
+    process = _process(started, trials / "trials.db", "--evals", trials) if shot.evals else _process(started, showroom)
     options = {"viewport": {"width": width, "height": height}, "color_scheme": theme, "timezone_id": "UTC"}
     page = opened(process, **options).go(shot.place, shot.wait)
     for key in shot.keys.split():
@@ -89,9 +116,9 @@ def test_a_picture_has_its_size_and_is_small(
 _PROCESSES: dict[Path, Any] = {}
 
 
-def _process(started: Callable[..., Any], path: Path) -> Any:
+def _process(started: Callable[..., Any], path: Path, *more: str | Path) -> Any:
     if path not in _PROCESSES:
-        _PROCESSES[path] = started(path, "--control")
+        _PROCESSES[path] = started(path, "--control", *more)
     return _PROCESSES[path]
 
 

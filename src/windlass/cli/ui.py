@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     "The agent of the sessions: the effects of its tools, checked answers, what-if. Its store is the default."
 )
 @scope_option
+@click.option(
+    "--evals",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="A run saved by `windlass eval --save`, or a folder of runs. Repeatable.",
+)
 @click.option("--open", "browser", is_flag=True, help="Open the page in a browser.")
 def ui(
     store: str | None,
@@ -38,6 +44,7 @@ def ui(
     control: bool,
     agent: Agent[Any, Any] | None,
     scope: ScopeFactory | None,
+    evals: tuple[Path, ...],
     browser: bool,
 ) -> None:
     """Show what sessions did, and why, on a local page.
@@ -63,7 +70,10 @@ def ui(
             require_file(source.store)
             await source.store.find(limit=1)
             scopes = None if scope is None else partial(make_scope, scope)
-            inspector = Inspector(source, token=token, control=control, person=login() or "", agent=agent, scope=scopes)
+            inspector = Inspector(
+                source, token=token, control=control, person=login() or "", agent=agent, scope=scopes, evals=evals
+            )
+            inspector.evaluations.runs()
         except (WindlassError, click.ClickException):
             await source.store.close()
             raise

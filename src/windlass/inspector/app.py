@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -20,7 +21,7 @@ from windlass.server.app import SHORTEST_TOKEN
 from windlass.server.errors import Problem, problem_response
 from windlass.server.streams import Streams
 
-from . import contexts, diffs, governance, live, pauses, questions, sessions, whatif
+from . import contexts, diffs, evaluations, governance, live, pauses, questions, sessions, whatif
 from .breakpoints import Breakpoints
 from .files import static_routes
 from .requests import Endpoints
@@ -34,6 +35,7 @@ READING: Endpoints = (
     *diffs.ENDPOINTS,
     *whatif.ENDPOINTS,
     *governance.ENDPOINTS,
+    *evaluations.ENDPOINTS,
 )
 WRITING: Endpoints = questions.WRITING
 
@@ -50,6 +52,7 @@ class Inspector:
       secrets in answers and checks edited arguments. What-if asks its hooks.
     - `scope`: a function that takes the id of a session and returns the scope of its turns, or an awaitable of it, for
       the hooks that what-if asks.
+    - `evals`: files that `EvalRun.save` wrote, and folders with such files.
     - `breakpoints`: those of agents in this process. Questions of their sessions can be answered, too, others only with
       `control`.
 
@@ -67,6 +70,7 @@ class Inspector:
         person: str = "",
         agent: Agent[Any, Any] | None = None,
         scope: ScopeFactory | None = None,
+        evals: Sequence[Path] = (),
         breakpoints: Breakpoints | None = None,
     ) -> None:
         if len(token) < SHORTEST_TOKEN or not token.isascii():
@@ -81,6 +85,7 @@ class Inspector:
         self.effects = {} if agent is None else {one["name"]: one["effect"] for one in agent.explain().data["tools"]}
         self.streams = Streams()
         self.governance = governance.Governance(source)
+        self.evaluations = evaluations.Evaluations(evals)
         static = static_routes()
         app = Starlette(
             routes=[*static, *[endpoint.route(self) for endpoint in self._endpoints()]],

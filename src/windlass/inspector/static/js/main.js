@@ -2,6 +2,7 @@ import { get, takeToken, Refused } from "./api.js";
 import { h, say } from "./dom.js";
 import * as approvals from "./views/approvals.js";
 import * as breakpoints from "./views/breakpoints.js";
+import * as evals from "./views/evals.js";
 import * as diff from "./views/diff.js";
 import * as pipeline from "./views/pipeline.js";
 import * as sessions from "./views/sessions.js";
@@ -15,6 +16,7 @@ const VIEWS = [
   { id: "pipeline", name: "Pipeline", view: pipeline },
   { id: "approvals", name: "Approvals", view: approvals },
   { id: "whatif", name: "What-if", view: whatif },
+  { id: "evals", name: "Evals", view: evals },
 ];
 // Views that other views lead to: they have an address, but no tab.
 const OTHERS = [
@@ -24,7 +26,7 @@ const OTHERS = [
 ];
 const KEYS = [
   [`1 to ${VIEWS.length}`, "go to a view"], ["/", "search; in a turn: find"], ["j  k", "next, previous row"], ["Enter", "open, or show the details"], ["[  ]", "previous, next step"],
-  ["x", "next exception: denied, asked, changed, failed"], ["d  r  w", "details: decisions, request, raw record"], ["a  e  n", "approvals: approve, edit, say no"], ["m", "approvals: make this a rule"], ["c", "sessions: mark one, compare it with another one"], ["g", "what-if: replay"], ["c  e  i  n", "breakpoints: go on, change, add text, refuse"], ["End  Home", "last, first row"],
+  ["x", "next exception: denied, asked, changed, failed"], ["d  r  w", "details: decisions, request, raw record"], ["a  e  n", "approvals: approve, edit, say no"], ["m", "approvals: make this a rule"], ["c", "sessions: mark one, compare it with another one"], ["g", "what-if: replay"], ["x  [  ]", "evals: next case that did not pass, other runs"], ["c  e  i  n", "breakpoints: go on, change, add text, refuse"], ["End  Home", "last, first row"],
   ["t", "colours: auto, light, dark"], ["?", "this map"], ["Esc", "close the details, leave a field"],
 ];
 const root = document.getElementById("view"), tabs = document.getElementById("tabs"), help = document.getElementById("help");

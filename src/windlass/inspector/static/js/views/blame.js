@@ -32,8 +32,10 @@ export function sentences(part) {
     el.after(open);
     say(open.querySelector("p").textContent);
   };
-  for (const sentence of split(part.text)) {
-    if (!sentence.trim()) { box.append(sentence); continue; }
+  for (const piece of split(part.text)) {
+    const sentence = piece.trimStart(), before = piece.slice(0, piece.length - sentence.length);
+    if (before) box.append(before);
+    if (!sentence) continue;
     const at = sourceOf(sources, sentence), kind = sources[at].rewrote ? " by-hook" : "";
     const el = h(`span.sent${kind ? ".by-hook" : ""}`, { role: "button", tabIndex: 0, "aria-pressed": "false", on: { click: () => pick(el, sentence, at), keydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); event.stopPropagation(); pick(el, sentence, at); } } } }, sentence);
     box.append(el);

@@ -127,7 +127,7 @@ function results() {
   if (!parts.table) {
     parts.cards = h("div.wi-top", {});
     parts.filter = h("div.tools", {});
-    parts.body = h("div.body", { role: "rowgroup" });
+    parts.body = h("div.body", { role: "presentation" });
     parts.table = h("div.table.wi", { role: "table", "aria-label": "Sessions that are not as recorded" }, h("div", { role: "rowgroup" }, h("div.tr.th", { role: "row" }, ["Session", "Up to the first difference", "Was", "Would be", "By", "Call"].map((name) => h("span", { role: "columnheader" }, name)))), parts.body);
   }
   if (!parts.table.isConnected) {
