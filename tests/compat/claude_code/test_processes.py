@@ -54,6 +54,55 @@ async def test_a_hook_that_hangs_is_ended_with_its_children(project: Project, sc
     assert await is_gone(child_of(project))
 
 
+DAEMON = """
+import os, signal, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if "quiet" in sys.argv:
+            os.dup2(os.open(os.devnull, os.O_RDWR), 1), os.dup2(1, 2), os.close(0)
+        with open("child.part", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename("child.part", "child.pid")
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+while "stays" in sys.argv or not os.path.exists("child.pid"):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("workers", [False, True])
+async def test_a_hook_that_takes_too_long_ends_with_its_daemons(project: Project, workers: bool):
+    """They have left its group and its session, nobody is their parent any more, and they ignore SIGTERM."""
+    (project.folder / "daemon.py").write_text(DAEMON)
+    handler = command("python3 daemon.py stays quiet", timeout=3)
+    hooks = project.load(on("PreToolUse", handler), python_workers=workers)
+    await project.play(hooks, calls("shell", command="ls"))
+    assert "took longer than 3 seconds" in hooks.runs[0].why
+    assert await is_gone(child_of(project))
+
+
+async def test_a_daemon_that_holds_the_output_open_is_ended_after_a_while(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(processes, "LEFTOVERS", 0.3)
+    (project.folder / "daemon.py").write_text(DAEMON)
+    hooks = project.load(on("PreToolUse", command("python3 daemon.py; echo refused >&2; exit 2")))
+    result = await project.play(hooks, calls("shell", command="ls"))
+    assert results(result)[0].text == "Denied: refused"
+    assert await is_gone(child_of(project))
+
+
+async def test_a_worker_whose_script_writes_without_end_is_ended(project: Project, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(processes, "FLOOD", 2_000_000)
+    (project.folder / "flood.py").write_text("while True:\n    print('x' * 10_000)\n")
+    hooks = project.load(on("PreToolUse", command("python3 flood.py")), python_workers=True)
+    await project.play(hooks, calls("shell", command="ls"))
+    assert "it wrote more than 2,000,000 bytes" in hooks.runs[0].why
+
+
 async def test_children_that_hold_the_output_open_are_ended_after_a_while(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ):

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
@@ -25,7 +26,41 @@ LEFTOVERS = 5.0
 """How many seconds after the exit of a hook its output may be held open by processes that it started."""
 GRACE = 0.5
 """Seconds from SIGTERM to SIGKILL."""
+MARK = "WINDLASS_HOOK_RUN"
+"""The variable by which processes are found that a hook started and that have left its group and its session."""
 _CHUNK = 1 << 16
+
+
+def signal_all(pid: int, mark: str, number: signal.Signals) -> None:
+    """Send a signal to the group of a process, and on Linux to its descendants and all others that have its mark.
+
+    A process that must end cannot escape by starting others meanwhile: they are looked for until there are none.
+    """
+    strays = descendants(pid) if sys.platform == "linux" else []
+    with suppress(OSError):
+        os.killpg(pid, number)
+    for stray in strays:
+        with suppress(OSError):
+            os.kill(stray, number)
+    for _ in range(20):
+        marked = [*_marked(f"{MARK}={mark}".encode())] if sys.platform == "linux" else []
+        for stray in marked:
+            with suppress(OSError):
+                os.kill(stray, number)
+        if not marked or number is not signal.SIGKILL:
+            return
+
+
+def _marked(variable: bytes) -> Iterator[int]:
+    """The processes of this user that were started with a variable."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    if variable in file.read():
+                        yield int(name)
+            except OSError:
+                continue
 
 
 class Launch(Struct, frozen=True):
@@ -71,6 +106,7 @@ class Process:
         self._writer = -1
         self._stdin = memoryview(launch.stdin)
         self._exited = False
+        self._mark = uuid.uuid4().hex
         self._start(launch)
 
     def _start(self, launch: Launch) -> None:
@@ -86,7 +122,7 @@ class Process:
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
-                env=dict(launch.env),
+                env={**launch.env, MARK: self._mark},
                 cwd=launch.cwd,
                 start_new_session=True,
             )
@@ -232,14 +268,8 @@ class Process:
         self._close()
 
     def _signal(self, number: signal.Signals) -> None:
-        """Send a signal to the group, and on Linux to the descendants that have left it."""
-        pid = self._process.pid
-        strays = descendants(pid) if sys.platform == "linux" and self._process.returncode is None else []
-        with suppress(OSError):
-            os.killpg(pid, number)
-        for stray in strays:
-            with suppress(OSError):
-                os.kill(stray, number)
+        """Send a signal to all that the hook started."""
+        signal_all(self._process.pid, self._mark, number)
 
     def _close(self) -> None:
         """Close all descriptors."""

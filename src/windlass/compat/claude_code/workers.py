@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import sys
+import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -19,13 +20,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from . import worker_main
+from . import processes, worker_main
 from .answers import Output
-from .processes import MAX_STDOUT, Launch
+from .processes import MARK, MAX_STDOUT, Launch, signal_all
 from .settings import Handler
 
 _PYTHONS = ("python", "python3")
 _MOST = 4
+LOOK = 0.5
+"""After so many seconds, again and again, the output of a script is measured."""
 _PLACES = ("CLAUDE_PROJECT_DIR", "CLAUDE_PLUGIN_ROOT")
 _SHELL = frozenset("|&;<>()`*?[]#~\n")
 
@@ -74,10 +77,11 @@ class Workers:
         request = {
             "script": script.path,
             "arguments": script.arguments,
-            "env": dict(launch.env),
+            "env": {**launch.env, MARK: worker.mark},
             "cwd": launch.cwd,
             "stdin": launch.stdin.decode("utf-8", "replace"),
         }
+        watch = _Watch(worker)
         try:
             async with asyncio.timeout(seconds):
                 answer = await worker.ask(request)
@@ -87,9 +91,12 @@ class Workers:
         except BaseException:
             worker.end()
             raise
+        finally:
+            watch.cancel()
         if answer is None:
             worker.end()
-            return Output(None, failure="its worker ended while it ran")
+            flooded = f"it wrote more than {processes.FLOOD:,} bytes and was ended"
+            return Output(None, failure=flooded if watch.flooded else "its worker ended while it ran")
         if len(idle) < _MOST:
             idle.append(worker)
         else:
@@ -108,6 +115,7 @@ class _Worker:
     """One interpreter. Messages both ways are JSON after their length."""
 
     def __init__(self, python: str) -> None:
+        self.mark = uuid.uuid4().hex
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
         try:
@@ -117,6 +125,7 @@ class _Worker:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=(requests, answers),
+                env={**os.environ, MARK: self.mark},
                 start_new_session=True,
             )
         finally:
@@ -171,14 +180,45 @@ class _Worker:
             data += piece
         return bytes(data)
 
+    @property
+    def written(self) -> int:
+        """How many bytes the script has written so far, where the system tells."""
+        try:
+            return sum([os.stat(f"/proc/{self._process.pid}/fd/{number}").st_size for number in (1, 2)])
+        except OSError:
+            return 0
+
+    def kill(self) -> None:
+        """End the interpreter with all that its scripts started."""
+        signal_all(self._process.pid, self.mark, signal.SIGKILL)
+
     def end(self) -> None:
-        with suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
         for descriptor in (self._requests, self._answers):
             with suppress(OSError):
                 os.close(descriptor)
+
+
+class _Watch:
+    """Looks now and then at how much a script has written, and ends one that writes without end."""
+
+    def __init__(self, worker: _Worker) -> None:
+        self.flooded = False
+        self._worker = worker
+        self._loop = asyncio.get_running_loop()
+        self._next = self._loop.call_later(LOOK, self._look)
+
+    def _look(self) -> None:
+        self.flooded = self._worker.written > processes.FLOOD
+        if self.flooded:
+            self._worker.kill()
+        else:
+            self._next = self._loop.call_later(LOOK, self._look)
+
+    def cancel(self) -> None:
+        self._next.cancel()
 
 
 def _set(future: asyncio.Future[None]) -> None:
