@@ -14,7 +14,7 @@ import click
 from windlass._text import inert, visible
 from windlass.trust import distrust
 
-from .output import echo, echo_json
+from .output import echo, echo_json, read_input
 from .stores import report_errors
 
 if TYPE_CHECKING:
@@ -72,16 +72,13 @@ def fire(
     if tool is not None and event not in TOOL_EVENTS:
         raise click.UsageError(f"--tool goes with {', '.join(TOOL_EVENTS)}")
     if event in TOOL_EVENTS:
-        own: dict[str, Any] = {
-            key: data.pop(key) for key in ("tool_response", "error") if "tool_input" in data and key in data
-        }
-        data = {"tool_name": tool or "Bash", "tool_input": data.get("tool_input", data), **own}
+        whole = data if "tool_input" in data or "hook_event_name" in data else {"tool_input": data}
+        data = {"tool_name": "Bash", "tool_input": {}, **whole, **({} if tool is None else {"tool_name": tool})}
     where = os.path.realpath(project)
     trial = asyncio.run(try_event(found, event, data, project=where, closed=strict))
-    decision = trial.verdict.permission or ("deny" if trial.verdict.blocks else None)
     if as_json:
         echo_json(json.dumps(_as_json(trial, found), ensure_ascii=False, indent=2))
-        return decision
+        return trial.decision or None
     for path in found.untrusted:
         echo(f"not trusted, so its hooks do not run: {visible(str(path))} (windlass hooks trust)")
     for row in trial.rows:
@@ -89,13 +86,15 @@ def fire(
             echo(line)
     if not trial.rows:
         echo(f"there are no hooks for {event}")
+    for line in trial.env.splitlines():
+        echo(f"variable  {visible(line)}")
     echo(f"together: {_together(trial)}")
-    return decision
+    return trial.decision or None
 
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        data = json.loads(text)
+        data = json.loads(read_input() if text == "-" else text)
     except ValueError as error:
         raise click.UsageError(f"--input must be a JSON object: {error}") from error
     if not isinstance(data, dict):
@@ -130,10 +129,11 @@ def _run_lines(event: str, run: HookRun) -> list[str]:
 
 def _together(trial: Trial) -> str:
     verdict = trial.verdict
-    words = [verdict.permission or "", "block" if verdict.blocks and verdict.permission is None else ""]
-    words += ["stop the agent" if verdict.stops else ""]
+    blocked = "block" if verdict.blocks and verdict.permission is None else ""
+    words = [blocked or trial.decision, "stop the agent" if verdict.stops else ""]
     found = ", ".join([word for word in words if word]) or "no decision"
-    reason = verdict.reason or verdict.feedback or verdict.stop_reason
+    requests = [one.get("message") for one in verdict.requests if one.get("behavior") == trial.decision]
+    reason = verdict.reason or verdict.feedback or verdict.stop_reason or next(filter(None, requests), "")
     return f"{found}: {visible(reason)}" if reason else found
 
 
@@ -153,7 +153,10 @@ def _as_json(trial: Trial, found: Found) -> dict[str, Any]:
             "stop_reason": verdict.stop_reason,
             "updated_input": verdict.input,
             "updated_output": verdict.output,
+            "decision": trial.decision or None,
+            "requests": list(verdict.requests),
         },
+        "env": trial.env,
         "untrusted": [str(path) for path in found.untrusted],
     }
 
@@ -173,7 +176,14 @@ def _row_as_json(event: str, row: Row) -> dict[str, Any]:
         return {**said, "skipped": row.skipped}
     answer, output = row.run.answer, row.run.output
     ran: Mapping[str, Any] = (
-        {} if output is None else {"exit": output.exit, "stdout": output.stdout, "stderr": output.stderr}
+        {}
+        if output is None
+        else {
+            "exit": output.exit,
+            "stdout": output.stdout,
+            "stderr": output.stderr,
+            "timed_out": output.timed_out,
+        }
     )
     return {
         **said,
@@ -183,7 +193,13 @@ def _row_as_json(event: str, row: Row) -> dict[str, Any]:
         "blocked": answer.blocked,
         "reason": answer.reason,
         "context": list(answer.context),
+        "message": answer.message,
+        "stops": answer.stops,
+        "stop_reason": answer.stop_reason,
         "updated_input": answer.input,
+        "updated_output": answer.output,
+        "request": answer.request,
+        "background": row.run.background,
         "effect": effect_of(event, answer),
         "why": row.run.why,
     }

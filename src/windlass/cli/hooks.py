@@ -34,7 +34,13 @@ hooks.add_command(trust_hooks)
 @hooks.command("test")
 @click.argument("event", required=False)
 @click.option("--tool", metavar="NAME", help="The tool that the event is about, as Claude Code calls it: Bash, Write.")
-@click.option("--input", "given", default="{}", metavar="JSON", help="The input of the tool, or of the event.")
+@click.option(
+    "--input",
+    "given",
+    default="{}",
+    metavar="JSON",
+    help="The input of the tool, or all that the hook reads; - reads it from standard input.",
+)
 @project_option
 @settings_option
 @plugin_option

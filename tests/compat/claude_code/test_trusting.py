@@ -155,6 +155,59 @@ def test_a_script_can_expect_a_decision(project: Project):
     assert fire(project, hooks, "PreToolUse", "--expect", "allow").exit_code == 1
 
 
+def test_the_whole_input_of_a_hook_can_be_given(project: Project):
+    """What a hook reads is what was given, whatever its place is."""
+    (project.folder / "web").mkdir()
+    whole = {
+        "session_id": "s-7",
+        "cwd": str(project.folder / "web"),
+        "hook_event_name": "PostToolUse",
+        "tool_name": "Write",
+        "tool_input": {"file_path": "/x/a.txt", "content": "x"},
+        "tool_use_id": "toolu_7",
+        "agent_id": "agent-1",
+    }
+    told = command('cat > "$CLAUDE_PROJECT_DIR/read.json"; pwd; echo $CLAUDE_CODE_SESSION_ID')
+    hooks = {event: on(event, told, matcher="Write")[event] for event in ("PreToolUse", "PostToolUse")}
+    for event in hooks:
+        done = fire(project, hooks, event, "--input", json.dumps(whole), "--json")
+        assert json.loads(done.stdout)["hooks"][0]["stdout"] == f"{project.folder}/web\ns-7\n"
+        read = json.loads((project.folder / "read.json").read_text())
+        assert {**read, **whole, "hook_event_name": event} == read
+        assert ("tool_response" in read) == (event == "PostToolUse")
+
+
+def test_the_input_can_come_from_standard_input(project: Project):
+    file = project.folder / "try.json"
+    file.write_text(json.dumps({"hooks": on("PreToolUse", "no_rm.sh")}))
+    words = ["hooks", "test", "PreToolUse", "--input", "-", "--settings", str(file), "--project", str(project.folder)]
+    done = CliRunner().invoke(main, words, input='{"tool_name": "Bash", "tool_input": {"command": "rm x"}}')
+    assert "together: deny: Use the bin" in done.output
+
+
+@pytest.mark.parametrize(("asked", "decision"), [("make all", "allow"), ("dd if=x", "deny: nobody allows dd if=x")])
+def test_it_says_how_a_request_for_permission_is_answered(project: Project, asked: str, decision: str):
+    hooks = on("PermissionRequest", "permission_request.py")
+    given = json.dumps({"command": asked})
+    assert f"together: {decision}" in fire(project, hooks, "PermissionRequest", "--input", given).output
+    answer = json.loads(fire(project, hooks, "PermissionRequest", "--input", given, "--json").stdout)
+    assert answer["verdict"]["decision"] == decision.partition(":")[0]
+
+
+def test_what_a_hook_in_the_background_decides_has_no_effect(project: Project):
+    hooks = on("PreToolUse", command("former_block.sh", **{"async": True}))
+    done = fire(project, hooks, "PreToolUse")
+    assert "it runs in the background, so its decision has no effect" in done.output
+    assert "together: no decision" in done.output
+    hooks = on("PreToolUse", command("wakes.py", asyncRewake=True))
+    assert "wakes the model" in fire(project, hooks, "PreToolUse").output
+
+
+def test_it_shows_the_variables_that_a_hook_sets(project: Project):
+    done = fire(project, on("SessionStart", "sets_variables.sh"), "SessionStart")
+    assert "variable  export PROJECT_COLOUR=" in done.output
+
+
 def test_hooks_that_are_not_trusted_are_not_fired(project: Project):
     project.write({"hooks": on("PreToolUse", command("touch pwned"))})
     done = run("test", "PreToolUse", "--project", project.folder)

@@ -10,7 +10,7 @@ from windlass.messages import TextPart, ToolResult
 
 from .aliases import CallView
 
-_STATUS = re.compile(r"(?:^|\n)\[exit status (\d+)\]$")
+_STATUS = re.compile(r"(?:^|\n)\[exit status (\d+)\]$|^\[exit status (\d+)\]\n(?=\[the output has )")
 
 
 def failure_of(view: CallView, result: ToolResult) -> str | None:
@@ -23,7 +23,7 @@ def failure_of(view: CallView, result: ToolResult) -> str | None:
     found = _STATUS.search(result.text) if view.tool == "Bash" else None
     if found is None:
         return None
-    return f"Exit code {found[1]}\n{_STATUS.sub('', result.text)}".rstrip()
+    return f"Exit code {found[1] or found[2]}\n{_STATUS.sub('', result.text)}".rstrip()
 
 
 def response_of(view: CallView, result: ToolResult) -> Any:
@@ -33,6 +33,12 @@ def response_of(view: CallView, result: ToolResult) -> Any:
         return make(view.input, result.text)
     blocks = [{"type": "text", "text": part.text} for part in result.content if isinstance(part, TextPart)]
     return blocks if view.server else result.text
+
+
+def sample_response(tool: str, given: Any) -> Any:
+    """The `tool_response` of a call that had no output."""
+    make = _RESPONSES.get(tool)
+    return make(given if isinstance(given, Mapping) else {}, "") if make is not None else ""
 
 
 def output_text(view: CallView, output: Any) -> str | None:
@@ -48,7 +54,7 @@ def output_text(view: CallView, output: Any) -> str | None:
 
 
 def _lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line and not line.startswith("[")]
+    return [line for line in text.splitlines() if line and not line.startswith("[there are more than ")]
 
 
 def _bash(given: Mapping[str, Any], text: str) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from .engine import Engine, Firing
 from .handlers import HookRun, Payload
 from .matchers import Subject, condition_holds, matches
 from .protocol import EVENTS, TOOL_EVENTS
+from .responses import sample_response
 from .settings import Handler
 from .sources import Found
-from .verdicts import Verdict
+from .verdicts import Verdict, merge
 
 SESSION = "00000000-0000-4000-8000-000000000000"
 
@@ -30,29 +31,39 @@ class Row(Struct, frozen=True):
 
 
 class Trial(Struct, frozen=True):
-    """What came of firing an event: a row for each hook, and what they decide together."""
+    """What came of firing an event: a row for each hook, what they decide together, what is in `CLAUDE_ENV_FILE`."""
 
     event: str
     input: Mapping[str, Any]
     rows: tuple[Row, ...]
     verdict: Verdict
+    env: str = ""
+
+    @property
+    def decision(self) -> str:
+        """What the hooks say about the call or the event: `"allow"`, `"deny"`, `"ask"`, `"defer"` or nothing."""
+        answers = {one.get("behavior") for one in self.verdict.requests}
+        request = next((one for one in ("deny", "allow") if one in answers), "")
+        return self.verdict.permission or ("deny" if self.verdict.blocks else request)
 
 
 def sample_input(event: str, given: Mapping[str, Any], project: str) -> dict[str, Any]:
     """The input of an event, with harmless values for all that is not given."""
     own: dict[str, Any] = dict(_SAMPLES.get(event, {}))
     if event in TOOL_EVENTS:
-        own = {"tool_name": "Bash", "tool_input": {}, "tool_use_id": "toolu_test", **own}
-    if "tool_input" in given and "tool_response" in own and "tool_response" not in given:
-        own["tool_response"] = {"stdout": "", "stderr": "", "interrupted": False, "isImage": False}
+        own = {"tool_name": "Bash", "tool_input": {}, **own, **given}
+        if event == "PostToolUse":
+            own = {"tool_response": sample_response(own["tool_name"], own["tool_input"]), **own}
+        if event != "PermissionRequest":
+            own = {"tool_use_id": "toolu_test", **own}
     return {
         "session_id": SESSION,
         "transcript_path": "",
         "cwd": project,
         "permission_mode": "default",
-        "hook_event_name": event,
         **own,
         **given,
+        "hook_event_name": event,
     }
 
 
@@ -61,7 +72,6 @@ _SAMPLES: dict[str, dict[str, Any]] = {
     "SessionEnd": {"reason": "other"},
     "Setup": {"trigger": "init"},
     "UserPromptSubmit": {"prompt": "Hello"},
-    "PostToolUse": {"tool_response": ""},
     "PostToolUseFailure": {"error": "Exit code 1", "is_interrupt": False},
     "PermissionRequest": {"permission_suggestions": []},
     "PostToolBatch": {"tool_calls": []},
@@ -82,7 +92,7 @@ _SAMPLES: dict[str, dict[str, Any]] = {
 
 
 async def try_event(found: Found, event: str, given: Mapping[str, Any], *, project: str, closed: bool) -> Trial:
-    """Fire an event. Hooks that would go on in the background are waited for."""
+    """Fire an event. Hooks in the background are waited for; what they decide has no effect."""
     with tempfile.TemporaryDirectory(prefix="windlass-hooks-") as folder:
         data = sample_input(event, given, project)
         for name in ("transcript_path", "agent_transcript_path"):
@@ -91,18 +101,38 @@ async def try_event(found: Found, event: str, given: Mapping[str, Any], *, proje
         env_file = _empty_file(folder, "env.sh")
         field = EVENTS[event].matches
         value = str(data.get(field, "")) if field else ""
-        subject = _subject(event, data, project)
+        cwd = data["cwd"] if isinstance(data["cwd"], str) else project
+        subject = _subject(event, data, cwd, project)
         mine = tuple([structs.replace(one, background=False) for one in found.handlers if one.event == event])
+        behind = {_key(one) for one in found.handlers if one.background and one.type == "command"}
         chosen = structs.replace(found, handlers=mine)
         engine = Engine(chosen, closed=closed, workers=None, model=None, finished=lambda run, payload: None)
-        payload = Payload(data, SESSION, project, project, env_file)
+        payload = Payload(data, str(data["session_id"]), project, cwd, env_file)
         try:
             verdict = await engine.fire(Firing(event, value, payload, subject), None)
         finally:
             await engine.close()
-        ran = {f"{run.handler.source.path}:{run.handler.place}": run for run in verdict.runs}
+        runs = [_in_background(run) if _key(run.handler) in behind else run for run in verdict.runs]
+        ran = {_key(run.handler): run for run in runs}
         rows = [_row(one, ran, value, subject) for one in found.handlers if one.event == event]
-        return Trial(event, data, tuple(rows), verdict)
+        return Trial(event, data, tuple(rows), merge(runs), _text_of(env_file))
+
+
+def _key(handler: Handler) -> str:
+    return f"{handler.source.path}:{handler.place}"
+
+
+def _in_background(run: HookRun) -> HookRun:
+    """The run of a hook for which nobody would have waited: its context and message come later, and that is all."""
+    said = run.answer
+    kept = Answer(context=said.context, message=said.message, error=said.error, notes=said.notes)
+    if run.handler.rewakes and run.output is not None and run.output.exit == 2:
+        why = "it runs in the background, and wakes the model with what is on stderr"
+    elif said != kept:
+        why = "it runs in the background, so its decision has no effect"
+    else:
+        return structs.replace(run, background=True)
+    return structs.replace(run, background=True, answer=structs.replace(kept, notes=(*said.notes, why)))
 
 
 def _empty_file(folder: str, name: str) -> str:
@@ -111,15 +141,19 @@ def _empty_file(folder: str, name: str) -> str:
     return str(path)
 
 
-def _subject(event: str, data: Mapping[str, Any], project: str) -> Subject | None:
+def _text_of(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8", errors="replace")
+
+
+def _subject(event: str, data: Mapping[str, Any], cwd: str, project: str) -> Subject | None:
     given = data.get("tool_input")
     if event not in TOOL_EVENTS or not isinstance(given, Mapping):
         return None
-    return Subject(str(data.get("tool_name", "")), given, project, project)
+    return Subject(str(data.get("tool_name", "")), given, cwd, project)
 
 
 def _row(handler: Handler, ran: Mapping[str, HookRun], value: str, subject: Subject | None) -> Row:
-    run = ran.get(f"{handler.source.path}:{handler.place}")
+    run = ran.get(_key(handler))
     if run is not None:
         return Row(handler, run=run)
     if not matches(handler.matcher, handler.event, value):
