@@ -47,6 +47,9 @@ def pre_tool_use(**fields: Any) -> str:
         ("mcp__memory__.*", "PreToolUse", "mcp__memory__read", True),
         ("mcp__brave-search__x", "PreToolUse", "mcp__brave-search__x", True),
         ("Task", "PreToolUse", "Agent", True),
+        ("^Task$", "PreToolUse", "Agent", True),
+        ("(Bash|Task).*", "PreToolUse", "Agent", True),
+        ("^Task$", "PreToolUse", "TaskCreate", False),
         ("(?<name>Ba)sh", "PreToolUse", "Bash", True),
         ("Bash$", "PreToolUse", "Bash\n", False),
         ("rate-limit", "StopFailure", "rate-limit", True),
@@ -84,6 +87,13 @@ def test_a_condition_looks_at_each_command(condition: str, command: str, expecte
     assert condition_holds(condition, Subject("Bash", {"command": command}, "/p", "/p")) is expected
 
 
+@pytest.mark.parametrize("name", ["Task", "Agent"])
+@pytest.mark.parametrize("condition", ["Task(helper)", "Agent(helper)"])
+def test_a_condition_knows_the_former_name_of_a_tool(condition: str, name: str):
+    assert condition_holds(condition, Subject(name, {"subagent_type": "helper"}, "/p", "/p"))
+    assert not condition_holds(condition, Subject(name, {"subagent_type": "other"}, "/p", "/p"))
+
+
 @pytest.mark.parametrize(
     ("condition", "path", "expected"),
     [
@@ -114,6 +124,7 @@ def test_a_condition_about_files_is_like_gitignore(condition: str, path: str, ex
         ("PreToolUse", Output(0, '"{}"'), (False, None, "")),
         ("PreToolUse", Output(0, "{} trailing"), (False, None, "")),
         ("PreToolUse", Output(0, "{}"), (False, None, "")),
+        ("PreToolUse", Output(0, "\ufeff" + pre_tool_use(permissionDecision="deny") + "\r\n"), (True, "deny", "")),
         ("PreToolUse", Output(0, pre_tool_use(permissionDecision="ask")), (False, "ask", "")),
         ("PreToolUse", Output(1, pre_tool_use(permissionDecision="deny")), (True, "deny", "")),
         ("PreToolUse", Output(2, pre_tool_use(permissionDecision="allow"), "no"), (True, "deny", "")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,10 @@ from windlass.testing import ScriptedModel, calls, says
 from windlass.tools import Workspace
 
 from .plays import Project, command, on, results
+
+
+def read(path: str) -> str:
+    return Path(path).read_text()
 
 
 async def run_all(agent: Agent[Any, Any], message: str = "Go.") -> Any:
@@ -75,7 +80,88 @@ async def test_conditions_start_at_the_folder_of_the_shell(project: Project):
     assert result.steps[1].results[0].status == "denied"
 
 
+# ---------------------------------------------------------------- names of tools
+
+
+@pytest.mark.parametrize(
+    "options", [{"matcher": "Edit|Write"}, {"matcher": "^Edit$"}, {"matcher": "MultiEdit"}, {"if": "Edit(src/**)"}]
+)
+async def test_a_guard_of_edits_also_sees_several_edits_at_once(project: Project, options: dict[str, str]):
+    """Claude Code has no tool for that any more, so hooks of today name `Edit` only."""
+    (project.folder / "src").mkdir()
+    (project.folder / "src" / "a.txt").write_text("a\n")
+    condition = {"if": options["if"]} if "if" in options else {}
+    guard = {**command("jq -r '.tool_name + \" \" + .tool_input.file_path' >&2; exit 2"), **condition}
+    hooks = project.load(on("PreToolUse", guard, matcher=options.get("matcher")))
+    result = await project.play(hooks, calls("multi_edit", path="src/a.txt", edits=[{"old": "a", "new": "b"}]))
+    assert results(result)[0].text == f"Denied: MultiEdit {project.folder}/src/a.txt"
+
+
+async def test_a_guard_of_other_tools_does_not_see_edits(project: Project):
+    (project.folder / "a.txt").write_text("a\n")
+    hooks = project.load(on("PreToolUse", command("exit 2"), matcher="NotebookEdit|Write"))
+    result = await project.play(hooks, calls("multi_edit", path="a.txt", edits=[{"old": "a", "new": "b"}]))
+    assert results(result)[0].status == "ok"
+
+
+async def test_files_with_brackets_in_their_names_are_listed(project: Project):
+    (project.folder / "[id].txt").write_text("x")
+    hooks = project.load(on("PostToolUse", "record.sh", matcher="Glob|Grep"))
+    await project.play(hooks, calls("glob", pattern="*.txt"), calls("grep", pattern="x", include="*.txt"))
+    assert [one["tool_response"]["filenames"] for one in project.seen("PostToolUse")] == [["[id].txt"]] * 2
+
+
 # ---------------------------------------------------------------- sessions, prompts, stops
+
+
+async def test_sessions_end_when_the_process_leaves_them(project: Project):
+    """They may go on in another process, which resumes them: each process begins and ends what it works on."""
+    slow = command("sleep 60")
+    hooks = project.load({event: on(event, "record.sh", slow)[event] for event in ("SessionEnd",)})
+    async with project.agent(hooks, *[says("Done.")] * 3) as agent:
+        for session in ("a", "b", "a"):
+            await agent.run("Go.", session=session)
+        assert project.seen("SessionEnd") == []
+    ended = project.seen("SessionEnd")
+    assert sorted((one["session_id"], one["reason"]) for one in ended) == [("a", "other"), ("b", "other")]
+    assert all('"text":"Done."' in read(one["transcript_path"]) for one in ended)
+
+
+async def test_a_notification_finds_the_call_in_the_transcript(project: Project):
+    """The transcript is kept up to date for hooks of facts, also if no other hook runs before."""
+    copy = command('cp "$(jq -r .transcript_path)" copy.jsonl')
+    hooks = project.load(on("Notification", copy))
+    await project.play(hooks, calls("shell", command="make all"), unmatched="ask")
+    assert '"command":"make all"' in read(str(project.folder / "copy.jsonl"))
+
+
+async def test_a_session_that_was_closed_does_not_end_again(project: Project):
+    hooks = project.load(on("SessionEnd", "record.sh"))
+    async with project.agent(hooks, says("Done.")) as agent:
+        await agent.run("Go.", session="a")
+        async with agent.session("a") as session:
+            await session.close()
+    assert len(project.seen("SessionEnd")) == 1
+
+
+async def test_why_all_was_stopped_is_told_to_the_user(project: Project):
+    answer = '{"continue": false, "stopReason": "enough"}'
+    hooks = project.load(on("Stop", command(f"echo '{answer}'"), "always_blocks.sh"))
+    result = await project.play(hooks, says("One."))
+    assert (result.text, project.messages) == ("One.", ["enough"])
+
+
+@pytest.mark.parametrize(
+    ("event", "answer"),
+    [("PreToolUse", "block"), ("PostToolUse", "block"), ("UserPromptSubmit", "block"), ("Stop", "block")],
+)
+@pytest.mark.parametrize("code", [0, 2])
+async def test_a_block_needs_no_reason(project: Project, event: str, answer: str, code: int):
+    given = f'{{"decision": "{answer}"}}'
+    once = f"[ -e once ] && exit 0; touch once; echo '{given}'; exit {code}"
+    result = await project.play(project.load(on(event, command(once))), calls("shell", command="ls"))
+    text = project.text() if project.requests else result.text
+    assert text if event == "UserPromptSubmit" else "block" in text or "denied" in text
 
 
 async def test_a_session_loads_context_and_variables(project: Project):
@@ -167,6 +253,43 @@ async def test_without_uv_the_report_says_so(project: Project, monkeypatch: Any)
     assert results(result)[0].status == "ok"
     assert "status code 127" in hooks.runs[0].why
     assert "uv" in hooks.runs[0].why
+
+
+async def test_a_shell_reads_the_input_line_by_line(project: Project):
+    hooks = project.load(on("PreToolUse", command("set -e; read -r line; jq -r .tool_name <<< $line >&2; exit 2")))
+    result = await project.play(hooks, calls("shell", command="ls"))
+    assert results(result)[0].text == "Denied: Bash"
+
+
+async def test_a_program_may_be_named_by_a_relative_path(project: Project):
+    hooks = project.load(on("PreToolUse", {"type": "command", "command": ".claude/hooks/former_block.sh", "args": []}))
+    result = await project.play(hooks, calls("shell", command="ls"))
+    assert results(result)[0].status == "denied", hooks.runs[0].why
+
+
+async def test_settings_give_variables_to_hooks(project: Project, home: Any):
+    told = on("PreToolUse", command('echo "$COLOUR $SIZE $LIMIT" >&2; exit 2'))
+    (home / "claude").mkdir()
+    given = {"env": {"COLOUR": "red", "SIZE": "big", "LIMIT": 3, "A=B": "x", "LIST": []}, "hooks": told}
+    (home / "claude" / "settings.json").write_text(json.dumps(given))
+    project.write({"env": {"SIZE": "small", "LD_PRELOAD": "evil"}}, "settings.local.json")
+    for trust, text in ((True, "red small 3"), (False, "red big 3")):
+        hooks = ClaudeCodeHooks.load(project.folder, trust=trust)
+        result = await project.play(hooks, calls("shell", command="ls"))
+        assert results(result)[0].text.removeprefix("Denied: ").splitlines()[-1] == text
+
+
+async def test_a_plugin_reads_its_options(project: Project):
+    plugin = project.folder / "guard"
+    (plugin / "hooks").mkdir(parents=True)
+    shell_form = command('echo "$CLAUDE_PLUGIN_OPTION_MAX_LINES" >&2; exit 2')
+    exec_form = {"type": "command", "command": "bash", "args": ["-c", 'echo "$0" >&2; exit 2', "${user_config.name}"]}
+    (plugin / "hooks" / "hooks.json").write_text(json.dumps({"hooks": on("PreToolUse", shell_form, exec_form)}))
+    options = {"pluginConfigs": {"guard": {"options": {"max-lines": 7, "name": "$(touch pwned)"}}}}
+    hooks = project.load({}, plugins=[plugin], settings=[options])
+    result = await project.play(hooks, calls("shell", command="ls"))
+    assert results(result)[0].text == "Denied: 7\n$(touch pwned)"
+    assert not (project.folder / "pwned").exists()
 
 
 async def test_commands_of_all_shapes_run(project: Project):

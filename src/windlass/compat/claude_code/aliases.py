@@ -47,6 +47,11 @@ class CallView(Struct, frozen=True):
     root: str
     server: str = ""
 
+    @property
+    def also(self) -> str:
+        """Another name that hooks may mean it by: Claude Code makes several edits with `Edit` now."""
+        return "Edit" if self.alias is _MULTI_EDIT else ""
+
     def back(self, given: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         """The arguments that an `updatedInput` means, and what of it has no counterpart.
 
@@ -140,6 +145,12 @@ _EDITS_BACK = {theirs: ours for ours, theirs in _EDITS.items()}
 _PATH = Shape(absolute, relative)
 _TIME = Shape(_milliseconds, _seconds)
 
+_MULTI_EDIT = BuiltIn(
+    "MultiEdit",
+    {"path": "file_path"},
+    ("path",),
+    {"edits": Shape(_renamed(_EDITS), _renamed(_EDITS_BACK))},
+)
 BASH = ToolAlias("Bash", {"command": "command"})
 TOOLS: dict[str, tuple[ToolAlias, frozenset[str]]] = {
     "shell": (BuiltIn("Bash", shapes={"timeout": _TIME}), frozenset({"command"})),
@@ -150,15 +161,7 @@ TOOLS: dict[str, tuple[ToolAlias, frozenset[str]]] = {
         BuiltIn("Edit", {"path": "file_path", **_EDITS}, ("path",)),
         frozenset({"path", "old", "new"}),
     ),
-    "multi_edit": (
-        BuiltIn(
-            "MultiEdit",
-            {"path": "file_path"},
-            ("path",),
-            {"edits": Shape(_renamed(_EDITS), _renamed(_EDITS_BACK))},
-        ),
-        frozenset({"path", "edits"}),
-    ),
+    "multi_edit": (_MULTI_EDIT, frozenset({"path", "edits"})),
     "glob": (BuiltIn("Glob", {}, ("path",)), frozenset({"pattern"})),
     "grep": (
         BuiltIn("Grep", {"include": "glob", "ignore_case": "-i", "context": "-C", "limit": "head_limit"}, ("path",)),

@@ -14,6 +14,7 @@ from .plain_text import first_line, plain_text
 from .protocol import COMMON_ANSWERS, EVENTS, NEVER_FAIL_CLOSED, Event, Shape
 
 Permission: TypeAlias = Literal["deny", "defer", "ask", "allow"]
+UNEXPLAINED = "a hook blocked this without saying why"
 PERMISSIONS: tuple[Permission, ...] = ("deny", "defer", "ask", "allow")
 """What a hook may say about a call, strictest first."""
 
@@ -111,7 +112,7 @@ class Parsed(Struct, frozen=True):
 
 def parse_stdout(text: str) -> Parsed:
     """Text that begins with `{` and ends with `}` is JSON; anything else is plain text."""
-    stripped = text.strip()
+    stripped = text.strip().strip("\ufeff").strip()
     if not (stripped.startswith("{") and stripped.endswith("}")):
         return Parsed(plain=stripped)
     try:
@@ -252,7 +253,7 @@ def _exit_2(event: str, rules: Event, output: Output, data: Mapping[str, Any], p
     stderr = plain_text(output.stderr).strip()
     text = (said.reason if said.blocked or said.permission == "deny" else "") or stderr
     if rules.exit2 == "block":
-        text = text or "a hook blocked this without saying why"
+        text = text or UNEXPLAINED
         permission: Permission | None = "deny" if event == "PreToolUse" else None
         return Answer(
             blocked=True,
@@ -265,7 +266,7 @@ def _exit_2(event: str, rules: Event, output: Output, data: Mapping[str, Any], p
             notes=notes,
         )
     if rules.exit2 == "feedback":
-        return msgspec.structs.replace(said, blocked=True, reason=text or "a hook exited with 2", notes=notes)
+        return msgspec.structs.replace(said, blocked=True, reason=text or UNEXPLAINED, notes=notes)
     if rules.exit2 == "user":
         return msgspec.structs.replace(said, message=said.message or text, notes=notes)
     ignored = f"exit code 2 has no effect on {event}"
@@ -289,7 +290,7 @@ def _from_json(event: str, rules: Event, data: Mapping[str, Any]) -> Answer:
     output = own.get("updatedMCPToolOutput", own.get("updatedToolOutput"))
     return Answer(
         blocked=blocked or permission == "deny",
-        reason=plain_text(reason),
+        reason=plain_text(reason) or (UNEXPLAINED if blocked else ""),
         permission=permission,
         context=(plain_text(context),) if context else (),
         message=plain_text(data.get("systemMessage", "")),

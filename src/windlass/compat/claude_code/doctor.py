@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from .environment import KNOWN_VARIABLES
@@ -63,7 +63,9 @@ def examine(found: Found, project: Path) -> list[Problem]:
         problems.append(Problem(str(path), "trust", text, "look at it with `windlass hooks trust`"))
     seen: dict[tuple[object, ...], Handler] = {}
     for handler in found.handlers:
-        problems += [Problem(str(handler.source), handler.place, *one) for one in _Examination(handler, project)]
+        problems += [
+            Problem(str(handler.source), handler.place, *one) for one in _Examination(handler, project, found.env)
+        ]
         key = (str(handler.source), handler.event, handler.matcher, *handler.key)
         if key in seen:
             what = f"it is the same as {seen[key].place}"
@@ -94,7 +96,8 @@ def _unknown_fields(path: Path) -> Iterator[Problem]:
 class _Examination:
     """Looks at one hook. Each finding is a text and a remedy."""
 
-    def __init__(self, handler: Handler, project: Path) -> None:
+    def __init__(self, handler: Handler, project: Path, env: Mapping[str, str]) -> None:
+        self._known = KNOWN_VARIABLES | env.keys()
         self._handler = handler
         self._project = project
         self._event = EVENTS[handler.event]
@@ -247,7 +250,7 @@ class _Examination:
     def _about_variables(self) -> Iterator[tuple[str, str]]:
         named = {found[1] or found[2] for found in _VARIABLE.finditer(self._text)}
         assigned = set(re.findall(r"(?m)(?:^|[\s;])(?:export\s+|local\s+|readonly\s+)?(\w+)=", self._text))
-        for name in sorted(named - KNOWN_VARIABLES - assigned):
+        for name in sorted(named - self._known - assigned):
             if not name.startswith("CLAUDE_PLUGIN_OPTION_"):
                 yield f"there is no variable {name}", "read the JSON on stdin, as with: jq -r .tool_input.command"
         plain = len(shlex_words(self._handler.command)) < 2 and not self._handler.args

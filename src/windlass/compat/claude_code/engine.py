@@ -59,7 +59,7 @@ class Engine:
         for handler in found.handlers:
             self._by_event.setdefault(handler.event, []).append(handler)
         self._scripts = {place: dict(stamps) for place, stamps in found.scripts.items()}
-        limits = Limits(closed, found.http_urls, found.http_env)
+        limits = Limits(closed, found.http_urls, found.http_env, found.env)
         self._handlers = Handlers(limits, workers, model, self._adopt)
         self._workers = workers
         self._finished = finished
@@ -86,9 +86,10 @@ class Engine:
 
     def select(self, event: str, value: str, subject: Subject | None = None) -> list[Handler]:
         """The hooks that an event is about, in the order of their settings, each once."""
+        values = [value] if subject is None or not subject.also else [value, subject.also]
         chosen: dict[Any, Handler] = {}
         for handler in self._by_event.get(event, ()):
-            if matches(handler.matcher, event, value) and _condition_holds(handler, subject):
+            if any(matches(handler.matcher, event, one) for one in values) and _condition_holds(handler, subject):
                 chosen.setdefault(handler.key, handler)
         return list(chosen.values())
 
@@ -186,7 +187,8 @@ class Engine:
                 key = (f"{run.handler.source.path}:{run.handler.place}", run.why)
                 level = logging.DEBUG if key in self._told or len(self._told) > KEPT else logging.WARNING
                 self._told.add(key)
-                log.log(level, "hook %s (%s, %s): %s", run.handler.place, run.handler.name, key[0], run.why)
+                name = first_line(run.handler.name, 120)
+                log.log(level, "hook %s (%s, %s): %s", run.handler.place, name, key[0], run.why)
 
 
 def _parsed(script: str) -> None:

@@ -49,12 +49,15 @@ def data_place(*parts: str) -> Path:
     return folder
 
 
-def environment(handler: Handler, project: str, session: str, env_file: str | None) -> dict[str, str]:
-    """The variables of a command: those of this process, and those that Claude Code sets."""
-    scrub = os.environ.get("CLAUDE_CODE_SUBPROCESS_ENV_SCRUB") == "1"
+def environment(
+    handler: Handler, project: str, session: str, env_file: str | None, given: Mapping[str, str]
+) -> dict[str, str]:
+    """The variables of a command: those of this process, those `given` in settings, and those that Claude Code sets."""
+    own = {**os.environ, **given} if given else os.environ
+    scrub = own.get("CLAUDE_CODE_SUBPROCESS_ENV_SCRUB") == "1"
     env = {
         name: value
-        for name, value in os.environ.items()
+        for name, value in own.items()
         if not name.startswith("OTEL_") and not (scrub and _CREDENTIAL.search(name))
     }
     env |= {
@@ -77,14 +80,22 @@ def plugin_variables(handler: Handler) -> dict[str, str]:
         return {}
     name = re.sub(r"[^\w.-]", "-", handler.source.plugin).strip(".") or "plugin"
     data = data_place("plugin-data", name)
-    return {"CLAUDE_PLUGIN_ROOT": str(handler.source.root), "CLAUDE_PLUGIN_DATA": str(data)}
+    options = {
+        f"CLAUDE_PLUGIN_OPTION_{re.sub(r'[^A-Za-z0-9_]', '_', key).upper()}": text
+        for key, text in handler.source.options.items()
+    }
+    return {**options, "CLAUDE_PLUGIN_ROOT": str(handler.source.root), "CLAUDE_PLUGIN_DATA": str(data)}
 
 
-def command_words(handler: Handler, env: Mapping[str, str]) -> list[str]:
-    """The words of a command. What the model wrote is in none of them: it goes to stdin. Raises `CannotStart`."""
+def command_words(handler: Handler, env: Mapping[str, str], cwd: str) -> list[str]:
+    """The words of a command that starts in a folder. What the model wrote is in none of them: it goes to stdin.
+
+    Raises `CannotStart`.
+    """
     if handler.args is not None:
-        words = [_filled(word, env) for word in (handler.command, *handler.args)]
-        if shutil.which(words[0], path=env.get("PATH")) is None:
+        words = [_filled(word, env, handler.source.options) for word in (handler.command, *handler.args)]
+        place = os.path.join(cwd, words[0]) if os.path.dirname(words[0]) else words[0]
+        if shutil.which(place, path=env.get("PATH")) is None:
             raise CannotStart(f"there is no program {words[0]!r}")
         return words
     if "${user_config." in handler.command:
@@ -108,11 +119,11 @@ def shell_program() -> tuple[str, ...]:
     return program, "-c"
 
 
-def _filled(word: str, env: Mapping[str, str]) -> str:
+def _filled(word: str, env: Mapping[str, str], options: Mapping[str, str]) -> str:
     """A word with its placeholders filled in."""
     return re.sub(
-        r"\$\{(CLAUDE_PROJECT_DIR|CLAUDE_PLUGIN_ROOT|CLAUDE_PLUGIN_DATA)\}",
-        lambda match: env.get(match[1], ""),
+        r"\$\{(?:(CLAUDE_PROJECT_DIR|CLAUDE_PLUGIN_ROOT|CLAUDE_PLUGIN_DATA)|user_config\.([^}]+))\}",
+        lambda match: env.get(match[1], "") if match[1] else options.get(match[2], ""),
         word,
     )
 

@@ -72,11 +72,15 @@ class HookRun(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """What hooks may reach, and how they fail: allowlists of HTTP hooks, `closed` for the strict mode."""
+    """What hooks may reach, and how they fail: allowlists of HTTP hooks, `closed` for the strict mode.
+
+    `env` are variables that settings give to commands.
+    """
 
     closed: bool = False
     http_urls: tuple[str, ...] | None = None
     http_env: tuple[str, ...] | None = None
+    env: Mapping[str, str] = {}
 
 
 class Running(Struct):
@@ -159,9 +163,9 @@ class Handlers:
         return Running(Process(self._launch(handler, payload)), handler, time_limit(handler), time.monotonic())
 
     def _launch(self, handler: Handler, payload: Payload) -> Launch:
-        env = environment(handler, payload.project, payload.session, payload.env_file)
+        env = environment(handler, payload.project, payload.session, payload.env_file, self._limits.env)
         cwd = payload.cwd if os.path.isdir(payload.cwd) else payload.project
-        return Launch(command_words(handler, env), env, cwd, payload.encoded)
+        return Launch(command_words(handler, env, cwd), env, cwd, payload.encoded + b"\n")  # for `read` of a shell
 
     # ------------------------------------------------------------ requests
 

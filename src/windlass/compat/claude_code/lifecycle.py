@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -40,6 +42,7 @@ from .protocol import EVENTS
 from .responses import failure_of, output_text, response_of
 from .sessions import SessionState, SessionStates
 from .sources import Found
+from .transcripts import Transcript
 from .verdicts import Verdict
 from .workers import Workers
 
@@ -52,7 +55,11 @@ _WITHOUT_MODE = frozenset(
     {"SessionStart", "SessionEnd", "Notification", "SubagentStart", "PreCompact", "PostCompact", "StopFailure"}
 )
 """The events whose input has no `permission_mode`."""
+_AFTERWARDS = ("SessionEnd", "Notification", "PermissionRequest", "StopFailure", "PostCompact")
+"""The events at which the conversation cannot be read any more: its transcript is kept up to date for their hooks."""
 STOP_CAP = 8
+AT_ONCE = 8
+"""So many sessions end at the same time when the process leaves them."""
 ASKED_FOR = "asked for"
 """The reason of a compaction that the application made with `agent.compact`."""
 
@@ -84,12 +91,13 @@ class Bridge:
         self.engine = Engine(
             found, closed=options.closed, workers=options.workers, model=model, finished=self._finished
         )
+        self._keeps_transcript = self.engine.has(*_AFTERWARDS)
 
     def install(self) -> None:
         """Register hooks for the events that have any."""
         registrar, has, name = self._registrar, self.engine.has, self._name
         registrar.check(self._assembled.append)
-        registrar.at_close(self.engine.close)
+        registrar.at_close(self.close)
         registrar.observe(SessionEnded, name=f"{name}.SessionEnd", wait=True)(self.session_ended)
         if has("SessionStart"):
             registrar.hook(SessionStarting, name=f"{name}.SessionStart")(self.session_starting)
@@ -98,7 +106,7 @@ class Bridge:
             registrar.reveal(self.reveal_env, tool=_is_shell, name=f"{name}.env", inherit=True)
         registrar.hook(TurnStarting, name=f"{name}.UserPromptSubmit", inherit=True)(self.turn_starting)
         registrar.hook(StepStarting, name=f"{name}.PostToolBatch", inherit=True)(self.step_starting)
-        if has("PreToolUse"):
+        if has("PreToolUse") or self._keeps_transcript:
             registrar.hook(ToolCalling, name=f"{name}.PreToolUse", inherit=True)(self.tool_calling)
         if has("PreToolUse", "PermissionRequest"):
             registrar.approver(self.answer)
@@ -106,7 +114,7 @@ class Bridge:
             registrar.hook(ToolReturning, name=f"{name}.PostToolUse", inherit=True)(self.tool_returning)
         elif self._follows():
             registrar.hook(ToolReturning, name=f"{name}.cwd", inherit=True, tool=_is_shell)(self.shell_returning)
-        if has("Stop") or self._may_wake():
+        if has("Stop") or self._may_wake() or self._keeps_transcript:
             registrar.gate(Stopping, name=f"{name}.Stop")(self.stopping)
         if has("SubagentStop"):
             registrar.gate(SubagentStopping, name=f"{name}.SubagentStop", inherit=True)(self.subagent_stopping)
@@ -140,19 +148,33 @@ class Bridge:
         live: bool = True,
     ) -> Verdict:
         """Run the hooks of an event. The transcript is brought up to date before, if the turn is `live`."""
-        if not self.engine.has(event):
+        fires = self.engine.has(event) and (
+            self.engine.has_conditions(event) or self.engine.select(event, value, subject)
+        )
+        if live and (fires or self._keeps_transcript):
+            await self._update(turn)
+        if not fires:
             return Verdict()
-        if not self.engine.has_conditions(event) and not self.engine.select(event, value):
-            return Verdict()
+        state, agent = self._sessions.of(turn.session_id)
+        if not live:
+            _begin(state.transcript(agent))
+        about = {"agent_id": agent, "agent_type": turn.agent, **fields} if agent else fields
+        payload = self._payload(event, about, state, agent)
+        verdict = await self.engine.fire(Firing(event, value, payload, subject, seconds), turn if live else None)
+        self._tell(verdict, turn if live else None)
+        return verdict
+
+    async def _update(self, turn: Turn[Any]) -> None:
+        """Bring the transcript up to date."""
         state, agent = self._sessions.of(turn.session_id)
         transcript = state.transcript(agent)
         try:
-            if live:
-                await transcript.update(turn)
-            else:
-                transcript.begin()
+            await transcript.update(turn)
         except OSError as error:
             log.warning("the transcript %s cannot be written: %s", transcript.path, error)
+
+    def _payload(self, event: str, fields: Mapping[str, Any], state: SessionState, agent: str = "") -> Payload:
+        """The input of an event in a session, or in a sub-agent of it."""
         project = self._options.project
         cwd = state.folders.get(agent, project)
         data: dict[str, Any] = {
@@ -162,14 +184,9 @@ class Bridge:
         }
         if event not in _WITHOUT_MODE:
             data["permission_mode"] = self._options.permission_mode
-        if agent:
-            data |= {"agent_id": agent, "agent_type": turn.agent}
         data |= {"hook_event_name": event, **fields}
         env_file = state.env_file if event in ENV_FILE_EVENTS else None
-        payload = Payload(data, state.name, project, cwd, env_file)
-        verdict = await self.engine.fire(Firing(event, value, payload, subject, seconds), turn if live else None)
-        self._tell(verdict, turn if live else None)
-        return verdict
+        return Payload(data, state.name, project, cwd, env_file)
 
     def _tell(self, verdict: Verdict, turn: Turn[Any] | None) -> None:
         """Record what hooks said and what failed, and tell the user what they have for the user."""
@@ -239,12 +256,39 @@ class Bridge:
         if "//" in turn.session_id:
             return
         if self.engine.has("SessionEnd"):
-            seconds = min(max([1.5, *self.engine.timeouts("SessionEnd")]), 60.0)
-            given = os.environ.get("CLAUDE_CODE_SESSIONEND_HOOKS_TIMEOUT_MS", "")
-            if given.isdecimal() and int(given):
-                seconds = min(int(given) / 1000, 60.0)
+            seconds = self._seconds_to_end()
             await self._fire("SessionEnd", "other", {"reason": "other"}, turn, seconds=seconds, live=False)
         self._sessions.forget(turn.session_id)
+
+    def _seconds_to_end(self) -> float:
+        """How many seconds the hooks of SessionEnd have together."""
+        given = os.environ.get("CLAUDE_CODE_SESSIONEND_HOOKS_TIMEOUT_MS", "")
+        if given.isdecimal() and int(given):
+            return min(int(given) / 1000, 60.0)
+        return min(max([1.5, *self.engine.timeouts("SessionEnd")]), 60.0)
+
+    async def close(self) -> None:
+        """SessionEnd of all sessions that this process leaves, and the end of all hooks."""
+        try:
+            if self.engine.has("SessionEnd"):
+                await self._leave(self._sessions.open(), self._seconds_to_end())
+        finally:
+            self._sessions.forget_all()
+            await self.engine.close()
+
+    async def _leave(self, states: Sequence[SessionState], seconds: float) -> None:
+        slots = asyncio.Semaphore(AT_ONCE)
+
+        async def end(state: SessionState) -> None:
+            async with slots:
+                _begin(state.transcript())
+                payload = self._payload("SessionEnd", {"reason": "other"}, state)
+                verdict = await self.engine.fire(Firing("SessionEnd", "other", payload, None, seconds), None)
+                self._tell(verdict, None)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*[end(state) for state in states])
 
     def reveal_env(self, text: str, turn: Turn[Any]) -> str:
         """A command with the variables that hooks have set for it."""
@@ -300,9 +344,12 @@ class Bridge:
 
     def _view(self, event: ToolCalling | ToolReturning) -> tuple[CallView, Subject]:
         view = self._aliases.view(event.call, event.tool)
-        state, agent = self._sessions.of(event.turn.session_id)
+        return view, self._subject(view, event.turn)
+
+    def _subject(self, view: CallView, turn: Turn[Any]) -> Subject:
+        state, agent = self._sessions.of(turn.session_id)
         project = self._options.project
-        return view, Subject(view.tool, view.input, state.folders.get(agent, project), project)
+        return Subject(view.tool, view.input, state.folders.get(agent, project), project, view.also)
 
     async def tool_calling(self, event: ToolCalling, turn: Turn[Any]) -> Says | None:
         """PreToolUse, once for each call in a process: a call that a person has approved since is not fired again."""
@@ -394,10 +441,8 @@ class Bridge:
             return None
         tool = self._tool(asked.call.name)
         view = self._aliases.view(asked.call, tool)
-        project = self._options.project
-        state, agent = self._sessions.of(turn.session_id)
-        subject = Subject(view.tool, view.input, state.folders.get(agent, project), project)
         fields = {**_call(view, ""), "permission_suggestions": []}
+        subject = self._subject(view, turn)
         verdict = await self._fire("PermissionRequest", view.tool, fields, turn, subject=subject, live=False)
         return self._resolution(asked, view, verdict, tool)
 
@@ -438,6 +483,8 @@ class Bridge:
         wakes = state.take_wakes()
         fields = {"stop_hook_active": event.stop_active, "last_assistant_message": _last_text(turn)}
         verdict = await self._fire("Stop", "", fields, turn)
+        if verdict.stop_reason:
+            self._message(verdict.stop_reason)
         return self._veto(verdict, wakes)
 
     async def subagent_stopping(self, event: SubagentStopping, turn: Turn[Any]) -> Veto | None:
@@ -493,6 +540,14 @@ class Bridge:
         if not agent and self.engine.has("SessionStart"):
             verdict = await self._start(state, "compact", turn, live=False)
             state.pending += verdict.context
+
+
+def _begin(transcript: Transcript) -> None:
+    """Make a transcript if there is none."""
+    try:
+        transcript.begin()
+    except OSError as error:
+        log.warning("the transcript %s cannot be written: %s", transcript.path, error)
 
 
 def _call(view: CallView, call: str) -> dict[str, Any]:

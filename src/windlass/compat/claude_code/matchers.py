@@ -23,6 +23,9 @@ MAX_SUBJECT = 500
 """Longer names are cut before a regular expression sees them: models may invent any name."""
 
 
+_FORMER = {name: [old for old, new in FORMER_TOOLS.items() if new == name] for name in FORMER_TOOLS.values()}
+
+
 class MatcherError(ValueError):
     """A matcher is not a valid regular expression."""
 
@@ -41,7 +44,7 @@ def compile_matcher(matcher: str | None, event: str = "") -> Test:
         regex = re.compile(_from_javascript(matcher))
     except (re.error, OverflowError, RecursionError) as error:
         raise MatcherError(f"matcher {matcher!r} is not a valid regular expression: {error}") from None
-    return lambda value: regex.search(value[:MAX_SUBJECT]) is not None
+    return lambda value: any(regex.search(name[:MAX_SUBJECT]) for name in (value, *_FORMER.get(value, ())))
 
 
 def plain_names(matcher: str, event: str = "") -> frozenset[str] | None:
@@ -80,12 +83,13 @@ class Rule(Struct, frozen=True):
 
 
 class Subject(Struct, frozen=True):
-    """A call as conditions see it: names and fields as Claude Code has them."""
+    """A call as conditions see it: names and fields as Claude Code has them. `also` is another name for the tool."""
 
     tool: str
     input: Mapping[str, Any]
     cwd: str
     project: str
+    also: str = ""
 
 
 def parse_rule(text: str) -> Rule | None:
@@ -107,7 +111,7 @@ _FILES = {"Read": "file_path", "Edit": "file_path", "Write": "file_path", "Multi
 def condition_holds(text: str, subject: Subject) -> bool:
     """Whether a call is what the condition of a hook is about. One that is not a rule never holds."""
     rule = parse_rule(text)
-    if rule is None or rule.tool != subject.tool:
+    if rule is None or rule.tool not in (FORMER_TOOLS.get(subject.tool, subject.tool), subject.also):
         return False
     if rule.about is None:
         return True

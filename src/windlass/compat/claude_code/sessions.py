@@ -118,6 +118,15 @@ class SessionStates:
         """What is kept of the session that hooks know by this id."""
         return self._known.get(name)
 
+    def open(self) -> list[SessionState]:
+        """The sessions that were at work in this process and have not ended."""
+        return [state for state in self._known.values() if state.started]
+
+    def forget_all(self) -> None:
+        """Forget all sessions."""
+        while self._known:
+            self._known.popitem()[1].forget_files()
+
     def forget(self, session: str) -> None:
         """Forget a session that is over."""
         state = self._known.pop(session_names(session)[0], None)

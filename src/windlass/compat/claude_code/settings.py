@@ -18,12 +18,13 @@ Scope: TypeAlias = Literal["managed", "named", "local", "project", "user", "plug
 
 
 class Source(Struct, frozen=True):
-    """Where hooks come from: a file, its scope, and for a plugin its name and folder."""
+    """Where hooks come from: a file, its scope, and for a plugin its name, folder and options."""
 
     scope: Scope
     path: Path
     plugin: str = ""
     root: Path | None = None
+    options: Mapping[str, str] = {}
 
     def __str__(self) -> str:
         return f"{self.path} ({self.scope if not self.plugin else f'plugin {self.plugin}'})"
@@ -106,6 +107,8 @@ class Settings(Struct, frozen=True):
     plugins: Mapping[str, bool] = {}
     http_urls: tuple[str, ...] | None = None
     http_env: tuple[str, ...] | None = None
+    env: Mapping[str, str] = {}
+    options: Mapping[str, Mapping[str, str]] = {}
 
 
 class NotSettings(ValueError):
@@ -145,7 +148,24 @@ def settings_of(data: Mapping[str, Any], source: Source) -> Settings:
         {name: on is True for name, on in plugins.items()} if isinstance(plugins, dict) else {},
         _allowlist(data.get("allowedHttpHookUrls")),
         _allowlist(data.get("httpHookAllowedEnvVars")),
+        _texts_of(data.get("env")),
+        {name: _texts_of(one.get("options")) for name, one in _objects_of(data.get("pluginConfigs")).items()},
     )
+
+
+def _texts_of(value: Any) -> dict[str, str]:
+    """The names and plain values of an object, as texts that a process can get."""
+    if not isinstance(value, dict):
+        return {}
+    return {
+        name: (one if isinstance(one, str) else json.dumps(one)).replace("\0", "")
+        for name, one in value.items()
+        if isinstance(one, str | bool | int | float) and name and not {"=", "\0"} & {*name}
+    }
+
+
+def _objects_of(value: Any) -> dict[str, dict[str, Any]]:
+    return {name: one for name, one in value.items() if isinstance(one, dict)} if isinstance(value, dict) else {}
 
 
 def _allowlist(value: Any) -> tuple[str, ...] | None:

@@ -72,6 +72,7 @@ class Found(Struct, frozen=True):
     - `untrusted`: files of the project that the user has not trusted as they are now
     - `scripts`: the files of the project that each of its hooks runs, as they were when their trust was checked
     - `http_urls`, `http_env`: allowlists for HTTP hooks
+    - `env`: variables that settings give to hooks
     """
 
     handlers: tuple[Handler, ...] = ()
@@ -80,6 +81,7 @@ class Found(Struct, frozen=True):
     scripts: Mapping[str, Mapping[Path, Stamp]] = {}
     http_urls: tuple[str, ...] | None = None
     http_env: tuple[str, ...] | None = None
+    env: Mapping[str, str] = {}
 
 
 def managed_folder() -> Path:
@@ -122,6 +124,7 @@ class _Finder:
             self._scripts,
             _joined([one.http_urls for one in levels]),
             _joined([one.http_env for one in levels]),
+            {name: text for one in reversed(levels) for name, text in one.env.items()},
         )
 
     def _unnamed(self) -> tuple[list[Settings], list[Settings], list[Settings]]:
@@ -169,16 +172,7 @@ class _Finder:
             if not changed:
                 kept.append(handler)
                 self._scripts[f"{settings.source.path}:{handler.place}"] = stamps
-        return Settings(
-            settings.source,
-            tuple(kept),
-            settings.problems,
-            settings.disabled,
-            settings.managed_only,
-            settings.plugins,
-            settings.http_urls,
-            settings.http_env,
-        )
+        return structs.replace(settings, handlers=tuple(kept))
 
     def _file(self, source: Source) -> Iterator[Settings]:
         content = _content(source.path)
@@ -195,8 +189,11 @@ class _Finder:
 
     def _plugins(self, levels: Iterable[Settings]) -> Iterator[Settings]:
         enabled: dict[str, bool] = {}
+        options: dict[str, dict[str, str]] = {}
         for settings in reversed([*levels]):
             enabled |= settings.plugins
+            for name, given in settings.options.items():
+                options.setdefault(name, {}).update(given)
         folders = {name: path for name, path in self._installed().items() if enabled.get(name)}
         for name in enabled:
             if enabled[name] and name not in folders:
@@ -205,7 +202,7 @@ class _Finder:
                 )
         named = {path.name: path for path in self._places.plugins}
         for name, path in [*named.items(), *folders.items()]:
-            yield from self._plugin(name.partition("@")[0], path)
+            yield from self._plugin(name.partition("@")[0], path, options.get(name, {}))
 
     def _installed(self) -> dict[str, Path]:
         """The folders of the plugins that the user has installed, by `plugin@marketplace`."""
@@ -218,7 +215,7 @@ class _Finder:
             self._problems.append(Problem("installed_plugins.json", "file", "it cannot be read: no plugin is used"))
             return {}
 
-    def _plugin(self, folder_name: str, root: Path) -> Iterator[Settings]:
+    def _plugin(self, folder_name: str, root: Path, options: Mapping[str, str]) -> Iterator[Settings]:
         manifest = self._object(root / ".claude-plugin" / "plugin.json")
         given = manifest.get("name")
         name = given if isinstance(given, str) and given else folder_name
@@ -231,11 +228,12 @@ class _Finder:
                 files += [path] if path not in files else []
             elif isinstance(one, dict):
                 inline = one if "hooks" in one else {"hooks": one}
-                yield settings_of(inline, Source("plugin", root / ".claude-plugin" / "plugin.json", name, root))
+                source = Source("plugin", root / ".claude-plugin" / "plugin.json", name, root, options)
+                yield settings_of(inline, source)
         for path in files:
             if _content(path) is None:
                 self._problems.append(Problem(str(path), "file", f"plugin {name!r} names this file; it is not there"))
-            yield from self._file(Source("plugin", path, name, root))
+            yield from self._file(Source("plugin", path, name, root, options))
 
     def _object(self, path: Path) -> dict[str, Any]:
         content = _content(path)
