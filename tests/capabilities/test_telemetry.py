@@ -632,7 +632,7 @@ async def test_content_is_captured_as_the_log_has_it(memory):
         {
             "role": "assistant",
             "parts": [{"type": "tool_call", "id": "s/1/1", "name": "say", "arguments": {"text": "hello"}}],
-            "finish_reason": "tool_calls",
+            "finish_reason": "tool_call",
         }
     ]
     assert json.loads(call["gen_ai.tool.call.arguments"]) == {"text": "hello"}

@@ -29,6 +29,23 @@ def test_a_conversation_goes_in_and_out(tmp_path: Path, lines: bool) -> None:
     assert run("export", "--store", store, "s1", "--format", "eval").strip() == ""
 
 
+def test_what_is_left_out_is_said(tmp_path: Path) -> None:
+    file, store = tmp_path / "chat.json", f"sqlite:///{tmp_path}/a.db"
+    block = {"type": "thinking", "thinking": "hm", "signature": "sig"}
+    body = {
+        "model": "claude",
+        "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": [block]}],
+    }
+    file.write_text(json.dumps(body))
+    said = CliRunner().invoke(
+        main, ["sessions", "import", "--store", store, str(file), "--format", "anthropic", "--as", "s"]
+    )
+    assert "left out: 'model' of the body" in said.stderr
+    said = CliRunner().invoke(main, ["sessions", "export", "--store", store, "s", "--format", "openai"])
+    assert said.stderr == "left out: message 1: thinking\n"
+    assert len(said.stdout.splitlines()) == 2
+
+
 @pytest.mark.parametrize(
     ("content", "more", "problem"),
     [

@@ -145,7 +145,7 @@ def test_items_of_one_reply_are_one_message() -> None:
     messages = read_conversation("openai_responses", RESPONSES).messages
     assert [message.role for message in messages] == ["user", "assistant", "tool", "assistant"]
     assert [type(part).__name__ for part in messages[1].parts] == [
-        "ThinkingPart", "TextPart", "ToolCallPart", "ToolCallPart"
+        "ThinkingPart", "OpaquePart", "TextPart", "ToolCallPart", "ToolCallPart"
     ]  # fmt: skip
     assert [part.name for part in messages[2].parts if isinstance(part, ToolResultPart)] == ["look", "look"]
 
@@ -159,9 +159,7 @@ def test_a_short_form_a_refusal_and_hidden_reasoning_are_read() -> None:
     ]
     messages = read_conversation("openai_responses", items).messages
     assert [message.text for message in messages] == ["Help me.", "I cannot.", "And I will not."]
-    assert messages[1].parts[0] == ThinkingPart(
-        "", '{"id": "rs_1", "encrypted_content": "gAAA"}', redacted=True, vendor="openai"
-    )
+    assert messages[1].parts[0] == ThinkingPart("", "gAAA", redacted=True, vendor="openai-responses")
     assert write_conversation("openai_responses", messages)[1] == items[1]
     assert write_conversation("anthropic", messages)[1]["content"][0] == {"type": "text", "text": "I cannot."}
 
@@ -191,7 +189,7 @@ def _canonical(call: Any, via: str) -> str:
     [
         ("openai", [{"role": "user", "content": "a"}, {"role": "robot"}], "message 1 .* role 'robot'"),
         ("openai", [{"role": "assistant", "function_call": {"name": "f"}}], "function_call is not supported"),
-        ("openai_responses", [{"type": "web_search_call"}], "an item of the type 'web_search_call'"),
+        ("openai_responses", [{"type": 3}], "the type of an item must be a text"),
         ("openai_responses", [{"type": "function_call", "name": "f"}], "the id of a call must be a text"),
         ("openai_responses", [{"role": "robot"}], "role 'robot'"),
         ("openai", "text", "must be a list of messages, not a str"),
@@ -262,6 +260,27 @@ async def test_each_turn_is_a_line_for_eval_tools() -> None:
     assert [message["role"] for message in first["messages"]] == ["assistant", "tool", "assistant"]
     assert second["input"] == [*first["input"], *first["messages"], {"role": "user", "content": "Sure?"}]
     assert second["usage"]["requests"] == 1
+
+
+async def test_each_turn_is_a_sample_for_inspect() -> None:
+    """Inspect has no place for the messages of OpenAI: `json_dataset` of inspect-ai 0.3 reads these."""
+    first, second = eval_lines("s1", await recorded(), form="inspect")
+    assert first["id"] == "s1/t1"
+    assert first["input"] == [{"role": "user", "content": "What is x?"}]
+    assert (first["target"], first["metadata"]["outcome"]) == ("Seven.", "completed")
+    assert second["input"][1:3] == [
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "call_1", "function": "look", "arguments": {"name": "x"}, "type": "function"}],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "function": "look", "content": "7"},
+    ]
+
+
+async def test_what_stopped_a_model_is_told_in_the_words_of_opentelemetry() -> None:
+    [first, *_] = otel_events("s1", await recorded())
+    assert first["attributes"]["gen_ai.output.messages"][0]["finish_reason"] == "tool_call"
 
 
 async def test_a_session_is_a_case_that_can_be_run_again(tmp_path: Any) -> None:

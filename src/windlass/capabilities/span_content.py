@@ -37,7 +37,14 @@ def asked(request: ModelRequest, mask: Mask) -> dict[str, str]:
 
 def replied(reply: ModelReply, mask: Mask) -> dict[str, str]:
     """What a model said."""
-    return {"gen_ai.output.messages": _text([message_json(reply.message) | {"finish_reason": reply.finish}], mask)}
+    return {
+        "gen_ai.output.messages": _text([message_json(reply.message) | {"finish_reason": finish_reason(reply)}], mask)
+    }
+
+
+def finish_reason(reply: ModelReply) -> str:
+    """Why the model stopped, in the words of the conventions."""
+    return "tool_call" if reply.finish == "tool_calls" else reply.finish
 
 
 def arguments_of(arguments: str, mask: Mask) -> dict[str, str]:

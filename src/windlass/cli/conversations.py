@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from windlass.protocols import Store
 from .output import echo
 
 FORMATS = ("openai", "openai_responses", "anthropic", "langchain")
-EXPORTS = (*FORMATS, "otel", "eval", "case")
+EXPORTS = (*FORMATS, "otel", "eval", "inspect", "case")
 
 IMPORTER = "windlass sessions import"
 """The name of the agent that imports: a replay asks no other agent about what it let in."""
@@ -31,10 +32,21 @@ async def exported(store: Store, session: str, form: str) -> list[str]:
         return _lines(conversations.otel_events(session, records))
     if form == "eval":
         return _lines(conversations.eval_lines(session, records))
+    if form == "inspect":
+        return _lines(conversations.eval_lines(session, records, form="inspect"))
     if form == "case":
         return _lines([conversations.case_of_session(session, records)])
     given: Any = form
-    return _lines(conversations.write_conversation(given, fold(session, records).messages))
+    left_out: list[str] = []
+    lines = _lines(conversations.write_conversation(given, fold(session, records).messages, left_out=left_out))
+    _tell(left_out)
+    return lines
+
+
+def _tell(left_out: Iterable[str]) -> None:
+    """Say on stderr what is missing."""
+    for what in left_out:
+        echo(f"left out: {what}", err=True)
 
 
 def _lines(values: list[Any]) -> list[str]:
@@ -51,6 +63,7 @@ async def import_conversation(store: Store, form: str, text: str, name: str | No
     given: Any = form
     conversation = read_conversation(given, _parsed(text))
     await Agent(_NoModel(), name=IMPORTER, store=store).import_history(name, conversation.messages)
+    _tell(conversation.left_out)
     if conversation.system:
         echo("the system text is left out: give it to the agent that continues the session", err=True)
     return name

@@ -209,6 +209,7 @@ def head(address: str, session: str | None, as_json: bool) -> None:
     "--format",
     "form",
     type=click.Choice(["windlass", *EXPORTS]),
+    metavar="FORMAT",
     default="windlass",
     show_default=True,
     help="What to write.",
@@ -216,9 +217,10 @@ def head(address: str, session: str | None, as_json: bool) -> None:
 def export(address: str, session: str, output: Path | None, form: str) -> None:
     """Export a session as JSON lines.
 
-    Only the format `windlass` has all of it and can be verified. `openai`, `anthropic` and `langchain` write the
-    messages, one per line. `otel` writes an event of the GenAI conventions for each reply of a model, `eval` a line for
-    each turn, and `case` one case for `windlass eval`.
+    Only the format `windlass` has all of it and can be verified. `openai`, `openai_responses`, `anthropic` and
+    `langchain` write the messages, one per line, and say on stderr what they leave out. `otel` writes an event of the
+    GenAI conventions for each reply of a model, `eval` a line for each turn, `inspect` the same as samples of Inspect,
+    and `case` one case for `windlass eval`.
     """
 
     async def work(store: Store) -> list[str]:

@@ -10,18 +10,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from windlass.messages import (
+    AudioPart,
     ContentPart,
     DocumentPart,
     ImagePart,
     Message,
-    Part,
+    OpaquePart,
     TextPart,
-    ThinkingPart,
     ToolCallPart,
     ToolResultPart,
+    VideoPart,
+    thawed,
 )
 
 Wire = dict[str, Any]
+
+FIELDS = "fields"
+"""The key of what a format says beside a part; it follows the part as an opaque part."""
+RESULT = "result"
+"""The key of what a format says beside a result of a tool; it is in the content of the result."""
+MESSAGE = "message"
+"""The key of what a format says beside a message; it is the last part of the message."""
 
 
 class BadConversation(ValueError):
@@ -61,21 +70,70 @@ def texts(content: Any, what: str) -> str:
     return "".join(found)
 
 
-def call_of(id: Any, name: Any, arguments: Any, names: dict[str, str]) -> ToolCallPart:
-    """A call of a tool. `names` learns the name of the tool by the id of the call, for its result."""
+class Reading:
+    """What is known while a conversation is read: tools by the ids of calls, and what had to be left out."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        self.left_out: list[str] = []
+        self.index = 0
+
+    def leave_out(self, what: str) -> None:
+        """Name something that is not kept."""
+        self.left_out.append(f"message {self.index}: {what}")
+
+    def kept(self, vendor: str, given: Mapping[Any, Any], *known: str, key: str = FIELDS) -> list[OpaquePart]:
+        """The fields that are not known, as an opaque part: writing in the same format puts them back. What has no JSON
+        form is left out."""
+        fields: dict[str, Any] = {}
+        for name, value in given.items():
+            if name in known or value is None:
+                continue
+            try:
+                OpaquePart(vendor, {name: value})
+            except TypeError:
+                self.leave_out(f"{name!r}, which has no JSON form")
+            else:
+                fields[name] = value
+        return [OpaquePart(vendor, {key: fields})] if fields else []
+
+    def opaque(self, vendor: str, block: Mapping[Any, Any], *, mediated: bool = True) -> list[OpaquePart]:
+        """A block of a kind that Windlass does not know, as an opaque part."""
+        try:
+            return [OpaquePart(vendor, dict(block), mediated)]
+        except TypeError:
+            self.leave_out(f"a block of the type {block.get('type')!r}, which has no JSON form")
+            return []
+
+
+def kept_fields(part: Any, vendor: str, key: str) -> Wire | None:
+    """What `Reading.kept` made an opaque part of; None for any other part."""
+    if type(part) is not OpaquePart or part.vendor != vendor or not isinstance(part.data, Mapping):
+        return None
+    found = part.data.get(key) if len(part.data) == 1 else None
+    return thawed(found) if isinstance(found, Mapping) else None
+
+
+def put_back(wire: Wire, fields: Wire) -> None:
+    """Put fields back into an object; objects in both become one."""
+    for name, value in fields.items():
+        known = wire.get(name)
+        if isinstance(known, dict) and isinstance(value, dict):
+            put_back(known, value)
+        else:
+            wire[name] = value
+
+
+def call_of(id: Any, name: Any, arguments: Any, reading: Reading) -> ToolCallPart:
+    """A call of a tool."""
     given, tool = text(id, "the id of a call"), text(name, "the name of a tool")
-    names[given] = tool
+    reading.names[given] = tool
     return ToolCallPart(tool, arguments_text(arguments), vendor_id=given)
 
 
 def succeeded(part: ToolResultPart) -> bool:
     """Whether a result is what was asked for."""
     return part.status in ("ok", "answered", "responded")
-
-
-def spoken_parts(message: Message) -> list[Part]:
-    """The parts of a message that are neither thinking nor about tools."""
-    return [part for part in message.parts if not isinstance(part, ToolCallPart | ThinkingPart | ToolResultPart)]
 
 
 def arguments_text(value: Any) -> str:
@@ -88,13 +146,13 @@ def arguments_text(value: Any) -> str:
         raise BadConversation(f"the arguments of a call have no JSON form: {error}") from error
 
 
-def arguments_object(written: str) -> dict[str, Any]:
-    """The arguments of a call as an object; empty if the model did not write one."""
+def arguments_object(written: str) -> dict[str, Any] | None:
+    """The arguments of a call as an object, or None if the model did not write one."""
     try:
         value = json.loads(written or "{}")
     except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def image(url: Any) -> ImagePart:
@@ -120,7 +178,7 @@ def encoded(data: bytes) -> str:
     return b64encode(data).decode()
 
 
-def url_of(part: ImagePart | DocumentPart) -> str:
+def url_of(part: ImagePart | DocumentPart | AudioPart | VideoPart) -> str:
     """The URL of a part, with the data in it if there is no other."""
     return part.url or f"data:{part.media_type};base64,{encoded(part.data or b'')}"
 
@@ -134,13 +192,17 @@ def note(part: Any) -> str:
 
 def described(parts: tuple[ContentPart, ...]) -> str:
     """Content as text only."""
-    return "".join([part.text if type(part) is TextPart else note(part) for part in parts])
+    shown = [part for part in parts if type(part) is not OpaquePart]
+    return "".join([part.text if type(part) is TextPart else note(part) for part in shown])
 
 
 class Ids:
-    """The ids of calls in a list that is written: the vendor's where it is unique, else Windlass's own."""
+    """The ids of calls in a list that is written: the vendor's where it is unique, else Windlass's own. And what had to
+    be left out of the list."""
 
     def __init__(self, messages: list[Message]) -> None:
+        self.left_out: list[str] = []
+        self.index = 0
         self._ids: dict[str, str] = {}
         used: set[str] = set()
         for call in [call for message in messages for call in message.tool_calls]:
@@ -149,6 +211,21 @@ class Ids:
                 id = _UNUSUAL.sub("_", call.id) or id
             used.add(id)
             self._ids[call.id or id] = self._ids[id] = id
+
+    def leave_out(self, what: str) -> None:
+        """Name something that the format has no place for."""
+        self.left_out.append(f"message {self.index}: {what}")
+
+    def leave_out_part(self, part: Any) -> None:
+        """Name a part that the format has no place for."""
+        if type(part) is not OpaquePart:
+            self.leave_out("thinking")
+        elif not (isinstance(part.data, Mapping) and {FIELDS, RESULT, MESSAGE} & part.data.keys()):
+            self.leave_out(f"data of {part.vendor}")
+        else:
+            [fields] = part.data.values() if len(part.data) == 1 else [part.data]
+            names = ", ".join(map(repr, fields)) if isinstance(fields, Mapping) else "something"
+            self.leave_out(f"{names} of {part.vendor}")
 
     def call(self, part: ToolCallPart) -> str:
         """The id of a call."""

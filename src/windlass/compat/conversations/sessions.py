@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from windlass.capabilities.span_content import message_json
+from windlass.capabilities.span_content import finish_reason, message_json
 from windlass.messages import Message, ModelReply, Usage, thawed
 from windlass.records import ModelReplied, Record, SessionOpened, TurnEnded, TurnStarted
 from windlass.states import Fold
 
-from . import openai
+from . import inspect_ai, openai
 from .parts import Ids
 
 Json = dict[str, Any]
+EvalForm = Literal["openai", "inspect"]
 
 _NANOSECONDS = 1_000_000_000
 
@@ -25,16 +26,18 @@ def otel_events(session: str, records: Sequence[Record]) -> list[Json]:
     in it are JSON values. The input is the transcript at that time, without what hooks injected.
     """
     events: list[Json] = []
-    agent = ""
+    agent = system = ""
     for fold, record in _told(session, records):
         if isinstance(record, SessionOpened):
             agent = record.agent or agent
+            system = record.system if record.system is not None else system
         if isinstance(record, ModelReplied):
             before = [_otel_message(message) for message in fold.state.messages]
             attributes = {
                 "gen_ai.operation.name": "chat",
                 "gen_ai.conversation.id": session,
                 "gen_ai.agent.name": agent,
+                "gen_ai.system_instructions": [{"type": "text", "content": system}] if system else None,
                 "gen_ai.input.messages": before,
                 **_replied(record.reply),
             }
@@ -48,11 +51,14 @@ def otel_events(session: str, records: Sequence[Record]) -> list[Json]:
     return events
 
 
-def eval_lines(session: str, records: Sequence[Record]) -> list[Json]:
+def eval_lines(session: str, records: Sequence[Record], *, form: EvalForm = "openai") -> list[Json]:
     """A session as one line for each turn that has ended, with messages as OpenAI writes them.
 
-    `input` is the conversation up to the user's message, `output` the answer, `messages` what came between.
+    `input` is the conversation up to the user's message, `output` the answer, `messages` what came between. With
+    `form="inspect"` the lines are samples of Inspect, for its `json_dataset`: `target` is the answer, and the rest is
+    `metadata`.
     """
+    add = inspect_ai.add if form == "inspect" else openai.add
     lines: list[Json] = []
     ref = ""
     for fold, record in _told(session, records, after=True):
@@ -71,12 +77,19 @@ def eval_lines(session: str, records: Sequence[Record]) -> list[Json]:
             "messages": [],
         }
         for message in messages[:start]:
-            openai.add(line["input"], message, ids)
+            add(line["input"], message, ids)
         for message in messages[start:]:
-            openai.add(line["messages"], message, ids)
+            add(line["messages"], message, ids)
         outcome = type(record.outcome).__name__.lower()
-        lines.append({**line, "outcome": outcome, "usage": _usage(turn.usage)})
+        line |= {"outcome": outcome, "usage": _usage(turn.usage)}
+        lines.append(_sample(line) if form == "inspect" else line)
     return lines
+
+
+def _sample(line: Json) -> Json:
+    """A line as a sample of Inspect."""
+    about = {name: line[name] for name in ("session", "messages", "outcome", "usage")}
+    return {"id": line["id"], "input": line["input"], "target": line["output"], "metadata": about}
 
 
 def case_of_session(session: str, records: Sequence[Record]) -> Json:
@@ -98,7 +111,7 @@ def _told(session: str, records: Sequence[Record], after: bool = False) -> Itera
 
 
 def _replied(reply: ModelReply) -> Json:
-    said = {**_otel_message(reply.message), "finish_reason": reply.finish}
+    said = {**_otel_message(reply.message), "finish_reason": finish_reason(reply)}
     return {
         "gen_ai.output.messages": [said],
         "gen_ai.response.model": reply.model,
@@ -106,6 +119,8 @@ def _replied(reply: ModelReply) -> Json:
         "gen_ai.response.finish_reasons": [reply.finish],
         "gen_ai.usage.input_tokens": reply.usage.input,
         "gen_ai.usage.output_tokens": reply.usage.output,
+        "gen_ai.usage.cache_read.input_tokens": reply.usage.cached or None,
+        "gen_ai.usage.cache_creation.input_tokens": reply.usage.cache_written or None,
     }
 
 

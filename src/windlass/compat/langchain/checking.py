@@ -48,8 +48,9 @@ def jumps_of(middleware: Any, method: str) -> tuple[str, ...]:
     return ()
 
 
-def checked(middlewares: Sequence[Any]) -> tuple[Any, ...]:
-    """The middlewares, if all of them can run here; `ConfigError` names the one that cannot."""
+def checked(middlewares: Sequence[Any], *, alone: bool = True) -> tuple[Any, ...]:
+    """The middlewares, if all of them can run here; `ConfigError` names the one that cannot. If they are alone, there
+    must be one."""
     for one in middlewares:
         if not isinstance(one, AgentMiddleware):
             hint = f"; write {one.__name__}(…)" if isinstance(one, type) else ""
@@ -59,7 +60,7 @@ def checked(middlewares: Sequence[Any]) -> tuple[Any, ...]:
         raise ConfigError(
             f"Middlewares(…) has two middlewares named {min(twice)!r}, which LangChain does not allow; override `name`"
         )
-    if not middlewares:
+    if alone and not middlewares:
         raise ConfigError("Middlewares() needs at least one middleware of LangChain")
     for one in middlewares:
         _check(one)

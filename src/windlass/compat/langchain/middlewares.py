@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
@@ -13,9 +13,17 @@ from langchain_core.tools import BaseTool
 from langgraph.store.base import BaseStore
 from msgspec.structs import replace
 
-from windlass.decisions import Answer, Deny, Halt, Says, Vote
+from windlass.decisions import Answer, Deny, Finish, Halt, Says, Vote
 from windlass.errors import ConfigError, HookError
-from windlass.events import Continuing, ModelCalling, ModelReplying, StepStarting, ToolCalling, TurnEnding
+from windlass.events import (
+    Continuing,
+    ModelCalling,
+    ModelReplying,
+    StepStarting,
+    ToolCalling,
+    ToolReturning,
+    TurnEnding,
+)
 from windlass.messages import ModelCall, ModelReply, Part, ToolCall, ToolCallPart, ToolResult
 from windlass.outcomes import Completed, Stopped
 from windlass.turns import Turn
@@ -27,7 +35,8 @@ from .models import LangChainModel
 from .reviews import review
 from .runs import RESTARTS, Memory, Run
 from .tool_wraps import ToolWraps, middleware_tool
-from .transcripts import reply_of_message, reply_with_ids, result_of
+from .tools import result_of
+from .transcripts import reply_of_message
 
 if TYPE_CHECKING:
     from windlass import Hooks
@@ -38,34 +47,46 @@ class Middlewares:
 
     They run in the order of `create_agent`: hooks before in order, hooks after in reverse, and the first wrap is the
     outermost. Fields of their state are slots of the same names, and their tools are tools of the agent. `store` is
-    what they get as `runtime.store`; `runtime.context` is the scope of the turn. With `live`, text is streamed before
-    `after_model` and `after_agent` have seen it, and retracted if they change it. `options` are those of `@tool`, such
-    as `effect="pure"`, and hold for all tools that they bring.
+    what they get as `runtime.store`; `runtime.context` is the scope of the turn. `tools` are tools of LangChain that
+    use the state, the store or the runtime, and `state_schema` declares more fields of the state, both as in
+    `create_agent`. With `live`, text is streamed before `after_model` and `after_agent` have seen it, and retracted if
+    they change it. `options` are those of `@tool`, such as `effect="pure"`, and hold for all tools given here and those
+    that middlewares bring.
     """
 
     def __init__(
-        self, *middlewares: AgentMiddleware[Any, Any, Any], store: BaseStore | None = None, live: bool = False,
+        self, *middlewares: AgentMiddleware[Any, Any, Any], tools: Sequence[BaseTool] = (),
+        state_schema: type | None = None, store: BaseStore | None = None, live: bool = False,
         name: str = "middlewares", **options: Any,
     ) -> None:  # fmt: skip
         if store is not None and not isinstance(store, BaseStore):
             raise ConfigError(f"Middlewares(store=…) takes a store of LangGraph, not a {type(store).__name__}")
         self.name = name
-        self.middlewares = checked(middlewares)
+        self.middlewares = checked(middlewares, alone=not tools)
+        self.tools = tuple(tools)
         self.store = store
         self.live = live
         self.options = options
-        Fields((one.name, one.state_schema) for one in self.middlewares)  # an unknown kind of field is refused here
+        schemas = [(one.name, one.state_schema) for one in self.middlewares]
+        self._schemas = [*schemas, *([(name, state_schema)] if state_schema is not None else [])]
+        Fields(self._schemas)  # an unknown kind of field is refused here
 
     def install(self, registrar: Hooks) -> None:
         """Register the hooks, wraps, slots and tools of the middlewares."""
-        fields = Fields((one.name, one.state_schema) for one in self.middlewares)
+        fields = Fields(self._schemas)
         memory = Memory(self.name, fields, self.store)
         for slot in (memory.view, *fields.slots):
             registrar.slot(slot)
-        brought = {tool.name: tool for one in self.middlewares for tool in _tools_of(one)}
+        brought = {
+            tool.name: tool for one in self.middlewares for tool in _tools_of(one.name, getattr(one, "tools", ()))
+        }
+        brought |= {tool.name: tool for tool in _tools_of("Middlewares(tools=…)", self.tools)}
         tools = Tools(brought)
         for tool in brought.values():
             registrar.tool(middleware_tool(tool, memory, tools, self.options))
+        direct = frozenset(tool.name for tool in brought.values() if tool.return_direct)
+        if direct:
+            registrar.gate(ToolReturning, name=f"{self.name}.return_direct")(_return_direct(direct))
         _Nodes(self.name, self.middlewares, memory).install(registrar, live=self.live)
         self._install_wraps(registrar, memory, tools)
         for one in self.middlewares:
@@ -104,7 +125,19 @@ class Middlewares:
 
     def summary(self) -> str:
         """The middlewares in their order, for `explain`."""
-        return ", ".join([one.name for one in self.middlewares])
+        return ", ".join([one.name for one in self.middlewares] or [tool.name for tool in self.tools])
+
+
+def _return_direct(names: frozenset[str]) -> Callable[..., Any]:
+    """The gate that completes a turn with what its tools returned, if all that the reply called return directly."""
+
+    def finish(event: ToolReturning, turn: Turn[Any]) -> Finish | None:
+        step = turn.state.open
+        calls = step.reply.tool_calls if step is not None and step.reply is not None else ()
+        is_last = event.call.id.endswith(f"/{len(calls)}")
+        return Finish(event.result.text) if is_last and all(call.name in names for call in calls) else None
+
+    return finish
 
 
 async def _note_loop(value: Any, call_next: Any) -> Any:
@@ -113,10 +146,10 @@ async def _note_loop(value: Any, call_next: Any) -> Any:
     return await call_next(value)
 
 
-def _tools_of(middleware: Any) -> Iterable[BaseTool]:
-    for tool in getattr(middleware, "tools", None) or ():
+def _tools_of(owner: str, tools: Any) -> Iterable[BaseTool]:
+    for tool in tools or ():
         if not isinstance(tool, BaseTool):
-            raise ConfigError(f"{middleware.name} brings the tool {tool!r:.80}, which is not a tool of LangChain")
+            raise ConfigError(f"{owner} brings the tool {tool!r:.80}, which is not a tool of LangChain")
         yield tool
 
 
@@ -162,6 +195,7 @@ class _Nodes:
             registrar.rewrite(ModelReplying, name=self._named("after_model", self.after_model), live=live)(self.after)
         if self.after_model or self.wraps:
             registrar.gate(ToolCalling, name=f"{self.name}.results")(self.answer_call)
+            registrar.gate(ToolReturning, name=f"{self.name}.end_with_results")(self.end_with_results)
             registrar.gate(Continuing, name=f"{self.name}.jump")(self.go_on)
         if self.after_agent or self.after_model or self.memory.fields.live:
             name = self._named("after_agent", self.after_agent) if self.after_agent else f"{self.name}.end"
@@ -247,8 +281,8 @@ class _Nodes:
     async def after(self, event: ModelReplying, turn: Turn[Any]) -> ModelReply | None:
         """`after_model`, in reverse order."""
         step = turn.state.steps + 1
-        shown = reply_with_ids(event.reply, f"{turn.session_id}/{step}")
-        run = Run(self.memory, turn, shown)
+        run = Run(self.memory, turn, event.reply)
+        shown = run.transcript.entries[-1].source
         jump = None
         for one in self.after_model:
             await run.call(one, "after_model", jumps=one is self.after_model[-1])
@@ -256,29 +290,44 @@ class _Nodes:
                 break
         id = f"m{len(run.transcript.entries) - 1}"
         message = next((one for one in run.messages if one.id == id), None)
-        last = next((one for one in reversed(run.messages) if isinstance(one, AIMessage)), None)
-        if isinstance(last, AIMessage) and last.id != id and last.tool_calls and _is_new(run, last):
+        self._check_reply(run, id)
+        reply, calls = event.reply, shown.tool_calls
+        if isinstance(message, AIMessage) and message != run.transcript.entries[-1].shown[0]:
+            reply, calls = self._rewritten(run, event.reply, shown, message)
+        elif message is None and jump != "model" and not calls:
+            reply = reply.replace(message=reply.message.replace(parts=()))  # what was removed reaches nobody
+        known = dict(run.view.results) if run.view.of_step(step) else {}
+        results = known | run.take_results([call.id for call in shown.tool_calls])
+        results = {new: results[old] for old, new in _renumbered(shown, calls, step, turn) if old in results}
+        text = run.last_text()
+        if jump is None:
+            jump, text = self._way_on(run, message, text)
+        if jump == "end" and not calls and text is None:
+            jump = ""
+        by = run.by or self._named("after_model", self.after_model)
+        run.view = replace(run.view, step=step, results=results, jump=jump or "", by=by, text=text)
+        if jump == "tools":
+            run.view = replace(run.view, jump="")
+        run.keep(awaits_results=bool(calls))
+        return None if reply is event.reply else reply
+
+    def _check_reply(self, run: Run, id: str) -> None:
+        last = run.last_reply()
+        if last is not None and last.id != id and last.tool_calls and _is_new(run, last):
             raise HookError(
                 f"{self._named('after_model', self.after_model)} added a second AI message with tool calls; give it "
                 "the id of the reply",
                 hook=run.by or self.name,
             )
-        reply, calls = event.reply, shown.tool_calls
-        if isinstance(message, AIMessage) and message != run.transcript.entries[-1].shown[0]:
-            reply, calls = self._rewritten(run, event.reply, shown, message)
-        known = dict(run.view.results) if run.view.of_step(step) else {}
-        results = known | run.take_results([call.id for call in shown.tool_calls])
-        results = {new: results[old] for old, new in _renumbered(shown, calls, step, turn) if old in results}
-        text = run.last_text()
-        if jump is None and (text is not None or message is None):
-            jump = "end" if text is not None else "model"
-        if jump in ("end", "model") and jump == "end" and not calls and text is None:
-            jump = ""
-        run.view = replace(run.view, step=step, results=results, jump=jump or "", by=run.by or self.name, text=text)
-        if jump == "tools":
-            run.view = replace(run.view, jump="")
-        run.keep()
-        return None if reply is event.reply else reply
+
+    def _way_on(self, run: Run, message: Any, text: str | None) -> tuple[str | None, str | None]:
+        """Where it goes on without a jump, as in LangGraph: by the calls of the last AI message."""
+        if text is not None:
+            return "end", text
+        if message is not None:
+            return None, None
+        last = run.last_reply()
+        return ("model", None) if last is not None and last.tool_calls else ("end", "")
 
     def _rewritten(self, run: Run, reply: ModelReply, shown: Any, message: AIMessage) -> tuple[ModelReply, Any]:
         """The reply as middlewares left it. In the view it is the message of the log from now on."""
@@ -308,7 +357,7 @@ class _Nodes:
         view = turn.get(self.memory.view)
         if not view.of_step(_step_of(event.call.id)):
             return None
-        if view.jump == "end":
+        if view.jump == "end" and not view.results:
             return Halt(f"{view.by}: jump_to end", view.text)
         if (given := view.results.get(event.call.id)) is not None:
             [message] = messages_from_dict([given])
@@ -317,7 +366,16 @@ class _Nodes:
             return Answer(result)
         if view.jump == "model":
             return Deny(f"{view.by} did not let it run and asked the model again")
+        if view.jump == "end":
+            return Deny(f"{view.by}: jump_to end")
         return None
+
+    def end_with_results(self, event: ToolReturning, turn: Turn[Any]) -> Halt | None:
+        """A jump to the end, after the calls of the step have got the results that middlewares gave them."""
+        view = turn.get(self.memory.view)
+        if view.jump != "end" or not view.results or not view.of_step(_step_of(event.call.id)):
+            return None
+        return Halt(f"{view.by}: jump_to end", view.text)
 
     def go_on(self, event: Continuing, turn: Turn[Any]) -> Any:
         """A jump to the model after a reply without calls."""

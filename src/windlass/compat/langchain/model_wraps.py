@@ -12,9 +12,10 @@ from typing import Any
 from langchain.agents.middleware.types import ExtendedModelResponse, ModelRequest, ModelResponse
 from langchain.agents.structured_output import AutoStrategy, ProviderStrategy, ToolStrategy
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, convert_to_messages
 from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from msgspec.structs import replace
 from pydantic import TypeAdapter
 
 from windlass import messages as ours
@@ -25,7 +26,7 @@ from windlass.turns import Turn
 from .models import LangChainModel
 from .own_model import AgentModel, working
 from .runs import Memory, Run, update_of
-from .transcripts import Transcript, reply_of_message
+from .transcripts import Transcript, reply_of_message, reply_with_ids
 
 OVERRIDE = "langchain:override"
 """The name of the model that stands for a chat model which a middleware made while it ran."""
@@ -213,8 +214,9 @@ class _Call:
         system = str(changed.system_message.text) if changed.system_message is not None else ""
         messages = request.messages
         if changed.messages is not given.messages or changed.messages != self._sent.seen(self._run.view.__class__()):
-            rest = [message for message in changed.messages if not isinstance(message, SystemMessage)]
-            added = [str(message.text) for message in changed.messages if isinstance(message, SystemMessage)]
+            given_messages = convert_to_messages(changed.messages)
+            rest = [message for message in given_messages if not isinstance(message, SystemMessage)]
+            added = [str(message.text) for message in given_messages if isinstance(message, SystemMessage)]
             system = "\n\n".join([text for text in (system, *added) if text])
             made = self._sent.back(rest)
             if len(made) != len(messages) or not all(map(_same, made, messages)):
@@ -252,18 +254,8 @@ class _Call:
 
     def _message(self, reply: ModelReply) -> AIMessage:
         step = f"{self._turn.session_id}/{self._turn.state.steps + 1}"
-        from .transcripts import reply_with_ids
-
-        transcript = Transcript(self._run.transcript.entries).with_reply(reply_with_ids(reply, step))
-        [message] = transcript.entries[-1].shown
+        [message] = self._run.transcript.with_reply(reply_with_ids(reply, step), reply).entries[-1].shown
         assert isinstance(message, AIMessage)
-        used = reply.usage
-        message.usage_metadata = {
-            "input_tokens": used.input,
-            "output_tokens": used.output,
-            "total_tokens": used.input + used.output,
-        }
-        message.response_metadata = {"finish_reason": reply.raw_finish or reply.finish, "model_name": reply.model}
         return message
 
     def reply(self, result: Any) -> Any:
@@ -300,11 +292,9 @@ class _Call:
 
     def _keep(self, reply: ModelReply, rest: list[BaseMessage], update: Any) -> None:
         """Apply what the middleware says of the state, beside the reply."""
-        from .transcripts import reply_with_ids
-
         step = self._turn.state.steps + 1
         message = reply_with_ids(reply, f"{self._turn.session_id}/{step}")
-        run = Run(self._wraps.memory, self._turn, message)
+        run = Run(self._wraps.memory, self._turn, reply)
         if rest:
             run.apply(self._name, {"messages": rest})
         run.apply(self._name, update)
@@ -316,14 +306,10 @@ class _Call:
 
 
 def _with_results(view: Any, step: int, results: dict[str, Any]) -> Any:
-    from msgspec.structs import replace
-
     return replace(view, step=step, results=results, jump="" if view.step != step else view.jump)
 
 
 def _with_ids(reply: ModelReply, turn: Turn[Any]) -> Any:
-    from .transcripts import reply_with_ids
-
     return reply_with_ids(reply, f"{turn.session_id}/{turn.state.steps + 1}").parts
 
 

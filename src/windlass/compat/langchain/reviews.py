@@ -26,7 +26,7 @@ def review(middleware: HumanInTheLoopMiddleware[Any, Any, Any], memory: Memory, 
         if config is None:
             return None
         call: Any = {"name": event.call.name, "args": event.call.arguments, "id": event.call.id, "type": "tool_call"}
-        state = Run(memory, turn).state
+        state = Run.in_step(memory, turn).state
         if (when := config.get("when")) is not None:
             runtime = runtime_of(memory, turn, state, event.call.id, tools)
             tool = tools.of(event.tool.spec) if event.tool is not None else None

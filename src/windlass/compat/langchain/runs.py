@@ -14,14 +14,14 @@ from langgraph.types import Command
 from msgspec.structs import replace
 
 from windlass.errors import HookError
-from windlass.messages import Message
+from windlass.messages import ModelReply
 from windlass.slots import Slot
 from windlass.turns import Turn
 
 from .checking import jumps_of, method_of
 from .fields import Fields
 from .own_model import in_thread, working
-from .transcripts import Entry, Transcript, View, added
+from .transcripts import Entry, Transcript, View, added, reply_with_ids
 
 SESSIONS = 256
 """The maximum number of sessions whose converted messages are kept."""
@@ -39,14 +39,20 @@ class Memory:
         self.view: Slot[View] = Slot(f"{name}.view", View, input=False, output=False, merge=_newer)
         self._converted: OrderedDict[str, list[Entry]] = OrderedDict()
 
-    def transcript(self, turn: Turn[Any]) -> Transcript:
-        """The messages of the session."""
+    def transcript(self, turn: Turn[Any], reply: ModelReply | None = None) -> Transcript:
+        """The messages of the session, and the reply of a step that is not in it yet."""
         known = self._converted.get(turn.session_id, ())
         made = Transcript.of(turn.context, known)
         self._converted[turn.session_id] = made.entries
         self._converted.move_to_end(turn.session_id)
         if len(self._converted) > SESSIONS:
             self._converted.popitem(last=False)
+        last = turn.state.turn.last if turn.state.turn is not None else None
+        if last is not None:
+            made = made.with_step(f"{turn.session_id}/{last.number}", last)
+        if reply is not None:
+            step = f"{turn.session_id}/{turn.state.steps + 1}"
+            made = made.with_reply(reply_with_ids(reply, step), reply)
         return made
 
     def runtime(self, turn: Turn[Any]) -> Runtime[Any]:
@@ -75,20 +81,26 @@ def writer(turn: Turn[Any]) -> Callable[[Any], None]:
 class Run:
     """One run of middlewares. `reply` is that of a step whose messages are not in the session yet."""
 
-    def __init__(self, memory: Memory, turn: Turn[Any], reply: Message | None = None) -> None:
+    def __init__(self, memory: Memory, turn: Turn[Any], reply: ModelReply | None = None) -> None:
         self.memory = memory
         self.turn = turn
         self.view: View = turn.get(memory.view)
         self.was = self.view
-        transcript = memory.transcript(turn)
-        self.transcript = transcript if reply is None else transcript.with_reply(reply)
+        self.transcript = memory.transcript(turn, reply)
         self.messages: list[BaseMessage] = self.transcript.seen(self.view)
         self.values = memory.fields.values(turn)
         self.update: dict[str, Any] = {}
         self.jump: str | None = None
         self.by = ""
         self.moved = False
+        self._called = False
         self._place = f"{turn.session_id}/{turn.state.steps}"
+
+    @classmethod
+    def in_step(cls, memory: Memory, turn: Turn[Any]) -> Run:
+        """A run while the calls of a step are at work: the reply that asked for them is the last message."""
+        step = turn.state.open
+        return cls(memory, turn, step.reply if step is not None else None)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -106,6 +118,7 @@ class Run:
             except Exception as error:
                 raise failed(name, error) from error
         self.memory.fields.forget_ephemeral(self.turn.session_id)
+        self._called = True
         self.apply(name, result)
         if self.jump is not None and not jumps and self.jump not in jumps_of(middleware, hook):
             self.jump = None  # as in LangGraph, which has no such edge
@@ -134,12 +147,12 @@ class Run:
         self.values = self.memory.fields.merged(self.values, rest)
         self.update.update(rest)
 
-    def keep(self, *, whole: bool = True) -> None:
-        """Set the slots that were changed."""
+    def keep(self, *, whole: bool = True, awaits_results: bool = False) -> None:
+        """Set the slots that were changed. A message that was changed in place counts like one that was returned."""
         if self.update:
             self.memory.fields.write(self.turn, self.values, self.update, whole=whole)
-        if self.moved:
-            self.view = self.transcript.changed(self.view, self.messages)
+        if self.moved or (self._called and not self.transcript.shows(self.was, self.messages)):
+            self.view = self.transcript.changed(self.view, self.messages, awaits_results=awaits_results)
         if self.view != self.was:
             self.turn.set(self.memory.view, self.view)
 
@@ -155,6 +168,10 @@ class Run:
         if found:
             self.messages, self.moved = rest, True
         return found
+
+    def last_reply(self) -> AIMessage | None:
+        """The last message of the model."""
+        return next((one for one in reversed(self.messages) if isinstance(one, AIMessage)), None)
 
     def last_text(self) -> str | None:
         """The text of the last message of the model, if a middleware wrote it."""

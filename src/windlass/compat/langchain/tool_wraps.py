@@ -9,7 +9,6 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import BaseMessage, RemoveMessage, ToolMessage
 from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
 from langgraph.types import Command
 
@@ -22,7 +21,8 @@ from windlass.turns import Turn
 from .model_wraps import Tools, loop_at_work
 from .own_model import working
 from .runs import Memory, Run, update_of, writer
-from .transcripts import Transcript, View, result_of
+from .tools import called, result_of, schema_tool
+from .transcripts import Transcript, View
 
 
 class ToolWraps:
@@ -71,7 +71,7 @@ class _Call:
         self._call = call
         self._turn = turn
         self._name = name
-        self._run = Run(wraps.memory, turn)
+        self._run = Run.in_step(wraps.memory, turn)
         self._results: list[tuple[ToolMessage, ToolMessage, ToolResult]] = []
         ours = turn.tools.get(call.name)
         self._tool = wraps.tools.of(ours.spec) if ours is not None else None
@@ -168,7 +168,7 @@ def result_of_command(memory: Memory, turn: Turn[Any], name: str, command: Comma
             rest.append(message)
     if own is None:
         raise HookError(f"{name} returned a Command without a ToolMessage for call {call!r}", hook=name)
-    run = Run(memory, turn)
+    run = Run.in_step(memory, turn)
     removed = [message for message in rest if isinstance(message, RemoveMessage)]
     run.apply(name, {**update, "messages": removed or None})
     run.keep(whole=False)
@@ -181,21 +181,21 @@ def result_of_command(memory: Memory, turn: Turn[Any], name: str, command: Comma
 
 def middleware_tool(given: BaseTool, memory: Memory, tools: Tools, options: Mapping[str, Any]) -> SchemaTool:
     """A tool that a middleware brings: it gets the state and the runtime, and may return a command."""
-    described = convert_to_openai_tool(given)["function"]
-    schema = {"type": "object", "properties": {}, **described.get("parameters", {})}
 
     async def run(arguments: dict[str, Any], idempotency_key: str, turn: Turn[Any]) -> ToolResult:
         name = f"tool {given.name!r}"
-        runtime = runtime_of(memory, turn, Run(memory, turn).state, idempotency_key, tools)
+        runtime = runtime_of(memory, turn, Run.in_step(memory, turn).state, idempotency_key, tools)
         call = {"name": given.name, "args": injected(given, arguments, runtime), "id": idempotency_key}
-        with working(turn, asyncio.get_running_loop(), name):
-            answer = await given.ainvoke({**call, "type": "tool_call"})
-        if isinstance(answer, Command):
-            return result_of_command(memory, turn, name, answer, idempotency_key)
-        return result_of(answer) if isinstance(answer, ToolMessage) else ToolResult.of(answer)
 
-    made = {**options, "description": described.get("description", "")}
-    return SchemaTool(run, name=given.name, schema=schema, **made)
+        def result(answer: Any) -> ToolResult:
+            if isinstance(answer, Command):
+                return result_of_command(memory, turn, name, answer, idempotency_key)
+            return result_of(answer) if isinstance(answer, ToolMessage) else ToolResult.of(answer)
+
+        with working(turn, asyncio.get_running_loop(), name):
+            return await called(given, {**call, "type": "tool_call"}, result)
+
+    return schema_tool(given, run, options)
 
 
 def injected(tool: BaseTool, arguments: Mapping[str, Any], runtime: ToolRuntime[Any, Any]) -> dict[str, Any]:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from langchain_core.messages import ToolMessage
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, ToolException
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import ValidationError
 
 from windlass.compat.conversations import read_conversation
-from windlass.errors import ConfigError
-from windlass.messages import ToolResult, ToolResultPart
+from windlass.errors import ConfigError, ToolError
+from windlass.messages import ToolResult, ToolResultPart, plain, thawed
 from windlass.tools import Tool
 from windlass.tools.schema_tools import SchemaTool
+
+_INJECTED = ("ToolRuntime", "InjectedState", "InjectedStore")
 
 
 def langchain_tools(tools: Iterable[BaseTool], **options: Any) -> list[Tool[..., Any]]:
     """Make tools of LangChain tools of an agent: `Agent(model, tools=langchain_tools([search]))`.
 
     `options` are those of `@tool`, such as `effect="pure"`, and hold for all of them. Without them every tool is
-    `unsafe`. Arguments that a tool takes from LangGraph, such as its state or store, are not supplied.
+    `unsafe`. A tool that takes the state, the store or the runtime, or whose result ends the turn (`return_direct`),
+    is refused: give it to `Middlewares(tools=[…])`.
     """
     return [_tool(one, options) for one in tools]
 
@@ -28,23 +32,63 @@ def langchain_tools(tools: Iterable[BaseTool], **options: Any) -> list[Tool[...,
 def _tool(given: Any, options: dict[str, Any]) -> SchemaTool:
     if not isinstance(given, BaseTool):
         raise ConfigError(f"langchain_tools([…]) takes tools of LangChain, not {given!r:.80}: decorate it with @tool")
+    if given.return_direct:
+        raise ConfigError(f"the result of tool {given.name!r} ends the turn: give it to Middlewares(tools=[…])")
+    if taken := _takes(given):
+        raise ConfigError(f"tool {given.name!r} takes {taken} from LangGraph: give it to Middlewares(tools=[…])")
+    return schema_tool(given, _runner(given), options)
+
+
+def schema_tool(given: BaseTool, run: Callable[..., Any], options: Mapping[str, Any]) -> SchemaTool:
+    """A tool with the name, the description and the schema of one of LangChain."""
     described = convert_to_openai_tool(given)["function"]
     schema = {"type": "object", "properties": {}, **described.get("parameters", {})}
-    made = {**options, "description": described.get("description", "")}
-    return SchemaTool(_runner(given), name=given.name, schema=schema, **made)
+    return SchemaTool(
+        run, name=given.name, schema=schema, **{**options, "description": described.get("description", "")}
+    )
+
+
+def _takes(given: BaseTool) -> str | None:
+    """What a tool takes that the model does not give, other than the id of the call."""
+    of_function = [getattr(given, name, None) for name in ("func", "coroutine", "_run", "_arun")]
+    notes = [getattr(fn, "__annotations__", {}) for fn in of_function]
+    if isinstance(given.args_schema, type):
+        notes.append(getattr(given.args_schema, "__annotations__", {}))
+    written = " ".join([str(hint) for hints in notes for hint in hints.values()])
+    return next((name for name in _INJECTED if name in written), None)
 
 
 def _runner(given: BaseTool) -> Callable[..., Any]:
     async def run(arguments: dict[str, Any], idempotency_key: str) -> ToolResult:
         call = {"name": given.name, "args": arguments, "id": idempotency_key, "type": "tool_call"}
-        answer = await given.ainvoke(call)
-        return _result(answer) if isinstance(answer, ToolMessage) else ToolResult.of(answer)
+        return await called(given, call, _result)
 
     return run
 
 
-def _result(answer: ToolMessage) -> ToolResult:
-    [message] = read_conversation("langchain", [answer]).messages
-    [part] = message.parts
+async def called(given: BaseTool, call: dict[str, Any], convert: Callable[[Any], ToolResult]) -> ToolResult:
+    """Call a tool. The model reads what is wrong with its arguments, and what a `ToolException` says."""
+    try:
+        return convert(await given.ainvoke(call))
+    except ToolException as error:
+        raise ToolError(str(error)) from error
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        raise ToolError(f"the arguments of {given.name!r} are not valid: {'; '.join(problems)}") from error
+
+
+def _result(answer: Any) -> ToolResult:
+    return result_of(answer) if isinstance(answer, ToolMessage) else ToolResult.of(answer)
+
+
+def result_of(message: ToolMessage) -> ToolResult:
+    """The result that a message tells, with its artifact as data."""
+    read = message.model_copy(update={"id": None, "artifact": None})
+    [made] = read_conversation("langchain", [read]).messages
+    [part] = made.parts
     assert isinstance(part, ToolResultPart)
-    return ToolResult(part.content, part.status)
+    try:
+        data = thawed(plain(message.artifact))
+    except TypeError:  # an artifact without a JSON form stays in the tool
+        data = None
+    return ToolResult(part.content, part.status, data)

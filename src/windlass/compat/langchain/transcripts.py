@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -20,17 +20,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from windlass.compat.conversations import langchain, read_conversation
-from windlass.compat.conversations.parts import Ids
+from windlass.compat.conversations.parts import MESSAGE, Ids, kept_fields, note
 from windlass.messages import (
+    MEDIA_PARTS,
     Message,
     ModelReply,
+    OpaquePart,
     Part,
     TextPart,
+    ThinkingPart,
     ToolCallPart,
-    ToolResult,
     ToolResultPart,
     digest,
+    thawed,
 )
+from windlass.states import Step
+
+from .thinking import is_of_langchain, without_strange_thinking
 
 
 class View(Struct):
@@ -69,6 +75,9 @@ class _OwnIds(Ids):
     def result(self, part: ToolResultPart) -> str:
         return part.call_id
 
+    def leave_out(self, what: str) -> None:
+        """Nothing is lost: the messages of the session are still there."""
+
 
 _IDS = _OwnIds()
 
@@ -97,9 +106,39 @@ class Transcript:
                 made.entries.append(Entry(message, _shown(message, index)))
         return made
 
-    def with_reply(self, message: Message) -> Transcript:
-        """The same with one more message."""
-        return Transcript([*self.entries, Entry(message, _shown(message, len(self.entries)))])
+    def with_reply(self, message: Message, reply: ModelReply | None = None) -> Transcript:
+        """The same with one more message; `reply` is what else is known of it."""
+        shown = _shown(message, len(self.entries))
+        if reply is not None:
+            shown = [_with_facts(one, reply) for one in shown]
+        return Transcript([*self.entries, Entry(message, shown)])
+
+    def with_step(self, id: str, step: Step) -> Transcript:
+        """The same with what is known of the reply and the results of the latest step, whose message has this id."""
+        data = {call.id: result.data for call, result in zip(step.calls, step.results, strict=True)}
+        entries = list(self.entries)
+        for index in range(len(entries) - 1, -1, -1):
+            source, shown = entries[index]
+            if source.role == "tool":
+                entries[index] = Entry(source, [_with_data(one, data) for one in shown])
+            if source.id == id and step.reply is not None:
+                entries[index] = Entry(source, [_with_facts(one, step.reply) for one in shown])
+            if source.role == "assistant":
+                break
+        return Transcript(entries)
+
+    def shows(self, view: View, messages: Sequence[BaseMessage]) -> bool:
+        """Whether these are the messages that a view shows, and no middleware has changed one in place."""
+        given = iter(messages)
+        for piece in [*view.pieces, [view.upto, len(self.entries)]]:
+            if isinstance(piece, dict):
+                if messages_from_dict([piece]) != [next(given, None)]:
+                    return False
+                continue
+            for entry in self.entries[piece[0] : piece[1]]:
+                if any(one != next(given, None) for one in entry.shown):
+                    return False
+        return next(given, None) is None
 
     # ------------------------------------------------------------ what middlewares see
 
@@ -115,8 +154,8 @@ class Transcript:
                 found += [_copy(one) for entry in self.entries[piece[0] : piece[1]] for one in entry.shown]
         return found
 
-    def changed(self, view: View, messages: Sequence[BaseMessage]) -> View:
-        """The view that shows these messages."""
+    def changed(self, view: View, messages: Sequence[BaseMessage], *, awaits_results: bool = False) -> View:
+        """The view that shows these messages. With `awaits_results`, those of the last reply will follow it."""
         originals = {one.id: (index, at, one) for index, at, one in self._all()}
         pieces: list[Any] = []
         waiting: list[tuple[int, int, BaseMessage]] = []  # results of one message, which belong together
@@ -138,6 +177,9 @@ class Transcript:
                 _extend(pieces, index)
         _flush(pieces, waiting)
         length = len(self.entries)
+        if awaits_results:
+            _await_results(pieces, length)
+            length += 1
         whole = [[0, length]] if length else []
         return replace(view, pieces=[], upto=0) if pieces == whole else replace(view, pieces=pieces, upto=length)
 
@@ -215,6 +257,24 @@ def _flush(pieces: list[Any], waiting: list[tuple[int, int, BaseMessage]]) -> No
     waiting.clear()
 
 
+def _await_results(pieces: list[Any], length: int) -> None:
+    """Put the message with the results, which the session will have next, right behind the reply. What middlewares have
+    added comes after it: vendors refuse anything between calls and results."""
+    for at, piece in enumerate(pieces):
+        if (isinstance(piece, list) and piece[1] == length) or (
+            isinstance(piece, dict) and _id(piece) == f"m{length - 1}"
+        ):
+            pieces.insert(at + 1, [length, length + 1])
+            if isinstance(piece, list):
+                pieces[at : at + 2] = [[piece[0], length + 1]]
+            return
+    pieces.append([length, length + 1])
+
+
+def _id(piece: dict[str, Any]) -> Any:
+    return piece["data"].get("id")
+
+
 def _extend(pieces: list[Any], index: int) -> None:
     if pieces and isinstance(pieces[-1], list) and pieces[-1][1] == index:
         pieces[-1][1] = index + 1
@@ -256,11 +316,40 @@ def _attached(message: Message, source: Message | None, sent: Message | None) ->
 
 def _shown(message: Message, index: int) -> list[BaseMessage]:
     wire: list[dict[str, Any]] = []
-    langchain.add(wire, message, _IDS)
+    langchain.add(wire, without_strange_thinking(message), _IDS)
     made = messages_from_dict(wire)
     for at, one in enumerate(made):
         one.id = f"m{index}" if at == 0 else f"m{index}.{at}"
     return made
+
+
+def _with_facts(message: BaseMessage, reply: ModelReply) -> BaseMessage:
+    """A message of a model with its usage and its metadata, unless LangChain has told them."""
+    if not isinstance(message, AIMessage):
+        return message
+    used = reply.usage
+    details = {"cache_read": used.cached, "cache_creation": used.cache_written}
+    usage: Any = {
+        "input_tokens": used.input,
+        "output_tokens": used.output,
+        "total_tokens": used.input + used.output,
+        "input_token_details": details,
+        "output_token_details": {"reasoning": used.reasoning},
+    }
+    about = {"finish_reason": reply.raw_finish or reply.finish, "model_name": reply.model}
+    return message.model_copy(
+        update={
+            "usage_metadata": message.usage_metadata or usage,
+            "response_metadata": about | message.response_metadata,
+        }
+    )
+
+
+def _with_data(message: BaseMessage, data: Mapping[str, Any]) -> BaseMessage:
+    """A result with the data that is not for the model, which LangChain calls the artifact."""
+    if not isinstance(message, ToolMessage) or data.get(message.tool_call_id) is None:
+        return message
+    return message.model_copy(update={"artifact": thawed(data[message.tool_call_id])})
 
 
 def _copy(message: BaseMessage) -> BaseMessage:
@@ -273,21 +362,33 @@ def _copy(message: BaseMessage) -> BaseMessage:
 
 
 def _ours(message: BaseMessage, source: Message | None = None) -> list[Message]:
-    """A message that a middleware made or changed. What LangChain cannot hold, such as thinking, is kept."""
-    made: list[Message] = read_conversation("langchain", [message]).messages
-    if not isinstance(message, AIMessage):
-        return made
-    known = {} if source is None else {call.id: call for call in source.tool_calls if call.id}
-    kept = [part for part in source.parts if not _is_shown(part)] if source is not None else []
+    """A message that a middleware made or changed. What LangChain cannot hold of the source is kept."""
+    about: dict[str, Any] = {"id": None, "usage_metadata": None, "response_metadata": {}, "artifact": None}
+    known_fields = {name: value for name, value in about.items() if name in type(message).model_fields}
+    made: list[Message] = read_conversation("langchain", [message.model_copy(update=known_fields)]).messages
+    if source is None:
+        return [_with_own_ids(one, {}) for one in made]
+    known = {call.id: call for call in source.tool_calls if call.id}
+    strange = not any(map(is_of_langchain, source.parts))
+    before = [part for part in source.parts if strange and type(part) is ThinkingPart]
+    after = [part for part in source.parts if type(part) is OpaquePart and (not is_of_langchain(part) or _facts(part))]
+    notes = {note(part): part for part in source.parts if isinstance(part, MEDIA_PARTS)}
     found: list[Message] = []
     for one in made:
-        parts = [_with_own_id(part, known) if isinstance(part, ToolCallPart) else part for part in one.parts]
-        found.append(one.replace(parts=(*kept, *parts)))
-    return found
+        parts = [notes.get(part.text, part) if type(part) is TextPart else part for part in one.parts]
+        found.append(_with_own_ids(one.replace(parts=(*before, *parts, *after)), known))
+    return found if message.type != "tool" else made
 
 
-def _is_shown(part: Part) -> bool:
-    return isinstance(part, TextPart | ToolCallPart | ToolResultPart) or hasattr(part, "media_type")
+def _facts(part: Any) -> bool:
+    """Whether a part has what LangChain told of a reply: its usage and its metadata."""
+    fields = kept_fields(part, langchain.VENDOR, MESSAGE)
+    return fields is not None and bool({"usage_metadata", "response_metadata"} & fields.keys() or not fields)
+
+
+def _with_own_ids(message: Message, known: dict[str, ToolCallPart]) -> Message:
+    parts = [_with_own_id(part, known) if type(part) is ToolCallPart else part for part in message.parts]
+    return message.replace(parts=tuple(parts))
 
 
 def _with_own_id(part: ToolCallPart, known: dict[str, ToolCallPart]) -> ToolCallPart:
@@ -315,15 +416,6 @@ def reply_of_message(message: BaseMessage, source: Message | None = None) -> Mes
     """The one message of a reply."""
     made = _ours(message, source)
     return made[0] if len(made) == 1 else Message("assistant", tuple(part for one in made for part in one.parts))
-
-
-def result_of(message: ToolMessage) -> ToolResult:
-    """The result that a message tells."""
-    [made] = read_conversation("langchain", [message]).messages
-    [part] = made.parts
-    assert isinstance(part, ToolResultPart)
-    data = message.artifact if isinstance(message.artifact, str | int | float | bool | list | dict) else None
-    return ToolResult.of(list(part.content) or "", data=data, status=part.status)
 
 
 def added(messages: Sequence[BaseMessage], update: Any, place: str, coerce: Callable[[Any], Any] | None = None) -> Any:
