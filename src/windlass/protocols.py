@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from .deltas import AnyDelta
@@ -289,18 +289,28 @@ class WorkStore(Store, Protocol):
         """
         ...
 
-    async def silence(self, owner: str) -> float | None:
-        """How many seconds ago a process that is alive has shown that it works; None if the store does not know.
+    shows_life: bool
+    """Whether `signs_of_life` knows something."""
 
-        A process that runs turns shows it about once a second. One that is stopped or hangs is alive, but silent.
+    async def signs_of_life(self, engine: str) -> Mapping[str, str]:
+        """For the processes that work on sessions of an engine: a text that changes as long as the process works.
+
+        A process that runs turns changes it about once a second. One that is stopped or cut off is alive, but silent.
+        Processes about which the store knows nothing are left out.
         """
         ...
 
-    async def take_lost(self, engine: str, limit: int) -> Sequence[Lost]:
-        """Up to `limit` sessions that an engine drives and whose process has died. They have no owner afterwards.
+    async def take_lost(self, engine: str, limit: int, *, silent: Collection[str] = ()) -> Sequence[Lost]:
+        """Up to `limit` sessions that an engine drives and whose process has died, or is in `silent`.
 
-        So each loss is returned to one caller, which tells the engine.
+        They have no owner afterwards, and their process writes no more. So each loss is returned to one caller, which
+        tells the engine. It may be the session of an agent in the background, below one that the engine drives.
         """
+        ...
+
+    async def unserved(self, engine: str, agent: str, limit: int) -> Sequence[str]:
+        """Up to `limit` sessions of an agent that an engine drives and nobody works on, although a message is queued,
+        or an answer or a cancel has come for a turn that waits."""
         ...
 
 

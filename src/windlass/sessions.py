@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context, ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -123,6 +123,17 @@ class TurnRequest(Struct, frozen=True):
     engine: str = ""
 
 
+class Driven(NamedTuple, Generic[OutputT]):
+    """What a pass for a worker or an engine came to: no result if there was nothing to do, and the session's state.
+
+    `more` says that the inbox may have entries that are not read.
+    """
+
+    result: Result[OutputT] | None
+    state: State
+    more: bool
+
+
 class Sessions(Generic[OutputT]):
     """The sessions of an agent: how they are entered and left, what waits for them, and logs kept for the next turn."""
 
@@ -177,27 +188,19 @@ class Sessions(Generic[OutputT]):
         except BaseException:
             await self._leave(running)
             raise
-        result, _ = await self._do_next(program, running, scope)
-        return result
+        return (await self._do_next(program, running, scope)).result
 
-    async def drive(
-        self, program: Program, session: str, scope: Any, engine: str
-    ) -> tuple[Result[OutputT] | None, State]:
-        """`work` for an engine, which decides who works on a session: whoever did so before is fenced.
-
-        Returns the state of the session, too.
-        """
+    async def drive(self, program: Program, session: str, scope: Any, engine: str) -> Driven[OutputT]:
+        """`work` for an engine, which decides who works on a session: whoever did so before is fenced."""
         running = await self._enter(session, takeover=True, engine=engine)
         if not isinstance(running, RunningTurn):  # a takeover is never refused
             raise running.error(self._busy_error)
         return await self._do_next(program, running, scope, engine)
 
-    async def _do_next(
-        self, program: Program, running: RunningTurn, scope: Any, engine: str = ""
-    ) -> tuple[Result[OutputT] | None, State]:
+    async def _do_next(self, program: Program, running: RunningTurn, scope: Any, engine: str = "") -> Driven[OutputT]:
         """Resume the turn of a session that was entered, or open one with the next queued message; then leave.
 
-        A turn that waits for people stays as it is until something has come. Returns no result if nothing was done.
+        A turn that waits for people stays as it is until something has come.
         """
         try:
             request = await self._next_request(program, running, scope, engine)
@@ -206,9 +209,9 @@ class Sessions(Generic[OutputT]):
             raise
         if request is None:
             await self._leave(running)
-            return None, running.fold.state
+            return Driven(None, running.fold.state, False)
         result = await self._take_turn(program, request, running)
-        return result, result.state
+        return Driven(result, result.state, running.has_mail or bool(self._registered.approvers))
 
     async def _next_request(
         self, program: Program, running: RunningTurn, scope: Any, engine: str
@@ -811,6 +814,11 @@ class RunningTurn:
         """The inbox has entries."""
         if self._journal is not None:
             self._journal.note_mail()
+
+    @property
+    def has_mail(self) -> bool:
+        """Whether the inbox may have entries that were not read."""
+        return self.mail if self._journal is None else self._journal.has_mail
 
     def cancel(self, reason: str) -> bool:
         """Cancel the turn, also while it is entered; False if it is ending."""

@@ -76,6 +76,11 @@ class Office:
             return await self.effect(f"pay {number}")
 
         @tool
+        async def ask(number: int) -> str:
+            """Do what a person has to allow, however long that takes."""
+            return await self.effect(f"ask {number}")
+
+        @tool
         async def sign(number: int) -> str:
             """Sign, if a person agrees."""
             return await self.effect(f"sign {number}")
@@ -88,8 +93,9 @@ class Office:
                 return calls(asked[done][0], number=int(asked[done][1]))
             return says(f"done: {request.messages[last].text}")
 
-        agent = Agent(FunctionModel(reply), tools=[send, pay, sign], store=self.address, name="clerk", **options)
+        agent = Agent(FunctionModel(reply), tools=[send, pay, sign, ask], store=self.address, name="clerk", **options)
         agent.gate(ToolCalling, tool="sign", name="sure")(lambda event: Ask("sure?", expires=2.0))
+        agent.gate(ToolCalling, tool="ask", name="allowed")(lambda event: Ask("allowed?"))
         return agent
 
 

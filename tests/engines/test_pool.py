@@ -228,7 +228,7 @@ async def test_a_dead_workers_session_is_taken_over_and_no_unsafe_effect_is_repe
     assert len(town.effects) == 2, "a live worker's session was taken"
     first.kill()
     first.wait()
-    took = await town.until(lambda: len(town.effects) == 3)
+    await town.until(lambda: len(town.effects) == 3)
     town.let()
     queue = Queue(clerk)
     unsafe, idempotent = (
@@ -241,7 +241,6 @@ async def test_a_dead_workers_session_is_taken_over_and_no_unsafe_effect_is_repe
     returned = [record for record in await clerk.store.read("unsafe") if isinstance(record, ToolReturned)]
     assert "unknown" in returned[0].result.text
     assert set(town.workers) == {first.pid, second.pid}
-    assert took < 5
 
 
 async def test_a_stopped_worker_keeps_its_session_and_ends_its_turn_alone(clerk: Agent[Any, Any], town: Town):
@@ -285,6 +284,7 @@ async def test_sigterm_lets_turns_end_and_hands_over_the_rest(clerk: Agent[Any, 
     await Queue(clerk).submit("pay 1", session="s", key="k")
     await town.until(lambda: town.effects)
     first.send_signal(signal.SIGTERM)
+    await town.until(lambda: "takes no more; sessions at work: 1" in (town.folder / "log").read_text())
     await Queue(clerk).submit("pay 2", session="late", key="k")
     assert await asyncio.to_thread(first.wait, 30) == 0
     assert town.effects == ["pay 1"]

@@ -16,6 +16,7 @@ import pytest
 from tests.servers.temporal import TemporalServer
 
 from windlass import Agent, Approve, Ask, Cancelled, Completed, Failed, ToolCalling, Turn, tool
+from windlass._kernel.program import SystemClock
 from windlass.engines.temporal import TemporalRunner
 from windlass.errors import ConfigError, SessionBusy, SessionDriven
 from windlass.records import Resumed, Suspended, TakenOver, ToolReturned, TurnEnded, TurnStarted
@@ -147,6 +148,49 @@ async def test_a_turn_ends_at_its_deadline_whether_it_runs_or_waits(runner: Any,
         assert isinstance((await runner.agent.state(session)).outcome, Cancelled)
 
 
+async def test_a_deadline_counts_while_all_workers_are_busy(runner: Any, depot: Depot):
+    depot.hold()
+    async with runner.worker(concurrency=1, patience=0):
+        await runner.send("pay 1", session="s", key="k", deadline=1.0)
+        assert (await runner.result("s", "k", timeout=20)).outcome == Cancelled("its deadline has passed")
+
+
+async def test_a_deadline_is_that_of_its_message_alone(runner: Any, depot: Depot):
+    """A later message neither lifts the deadline of an earlier one nor is cancelled by it."""
+    depot.hold()
+    async with runner.worker(patience=0):
+        await runner.send("pay 1", session="s", key="a", deadline=1.5)
+        await depot.until(lambda: depot.effects)
+        await runner.send("pay 2", session="s", key="b", deadline=600)
+        assert isinstance((await runner.result("s", "a", timeout=20)).outcome, Cancelled)
+        await depot.until(lambda: len(depot.effects) == 2)
+        depot.let()
+        assert (await runner.result("s", "b", timeout=20)).text == "done: pay 2"
+        depot.hold()
+        await runner.send("pay 3", session="s", key="c")
+        await depot.until(lambda: len(depot.effects) == 3)
+        await runner.send("pay 4", session="s", key="d", deadline=0.2)
+        await asyncio.sleep(0.5)
+        depot.let()
+        assert (await runner.result("s", "c", timeout=20)).text == "done: pay 3"
+        depot.hold()
+        assert isinstance((await runner.result("s", "d", timeout=20)).outcome, Cancelled | Completed)
+
+
+async def test_a_workflow_that_is_cancelled_in_temporal_cancels_its_turn(runner: Any, depot: Depot, client: Any):
+    depot.hold()
+    async with runner.worker(patience=0):
+        await runner.send("pay 1", session="runs", key="k")
+        await runner.run("sign 1", session="waits", key="k", timeout=20)
+        await depot.until(lambda: depot.effects)
+        for session in ("runs", "waits"):
+            await client.get_workflow_handle(f"{depot.queue}/{session}").cancel()
+            await over(runner.agent, session)
+            outcome = (await runner.agent.state(session)).outcome
+            assert outcome == Cancelled("the workflow was cancelled in Temporal")
+            assert await idle(runner, session)
+
+
 async def test_a_turn_that_fails_is_over_and_is_not_repeated(depot: Depot, client: Any):
     asked: list[int] = []
 
@@ -264,7 +308,7 @@ async def test_a_stopped_worker_is_taken_over_and_fenced_when_it_goes_on(runner:
     await runner.run("pay 9", session="other", timeout=40)
     await asyncio.sleep(0.5)
     assert Counter(depot.effects) == {"send 1": 1, "send 2": 1, "send 3": 1, "pay 9": 1}
-    assert any(isinstance(record, TakenOver) for record in await runner.agent.store.read("s"))
+    assert any(isinstance(record, Resumed | TakenOver) for record in await runner.agent.store.read("s"))
     assert second.poll() is None
 
 
@@ -280,6 +324,21 @@ async def test_sigterm_hands_sessions_over(runner: Any, depot: Depot):
     assert (await runner.result("s", "k", timeout=40)).text == "done: pay 1"
     assert depot.effects == ["pay 1", "pay 1"]
     assert second.poll() is None
+
+
+async def test_a_second_sigterm_interrupts_turns(runner: Any, depot: Depot):
+    depot.hold()
+    first = depot.start_worker("--drain", "60")
+    await runner.send("pay 1", session="s", key="k")
+    await depot.until(lambda: depot.effects)
+    first.send_signal(signal.SIGTERM)
+    await depot.until(lambda: "takes no more; sessions at work: 1" in (depot.folder / "log").read_text())
+    first.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(first.wait, 30) == 0
+    depot.let()
+    async with runner.worker():
+        assert (await runner.result("s", "k", timeout=40)).text == "done: pay 1"
+    assert depot.effects == ["pay 1", "pay 1"]
 
 
 async def test_the_server_is_killed_and_started_again_while_turns_run(runner: Any, depot: Depot):
@@ -372,6 +431,116 @@ async def test_a_worker_with_another_store_does_not_run_the_session_as_a_new_one
     await other.aclose()
 
 
+async def test_a_worker_with_another_agent_does_not_swallow_messages(runner: Any, depot: Depot, caplog: Any):
+    other = Agent(FunctionModel(lambda request: says("hello")), store=depot.address, name="other")
+    stranger: Any = TemporalRunner(other, runner.client, task_queue=depot.queue)
+    async with stranger.worker():
+        await runner.send("send 1", session="s", key="k")
+        async with asyncio.timeout(20):
+            while await runner.status("s") != "broken":
+                await asyncio.sleep(0.05)
+    assert "give each agent a task queue of its own" in caplog.text
+    async with runner.worker():
+        await runner.wake("s")
+        assert (await runner.result("s", "k", timeout=30)).text == "done: send 1"
+    await other.aclose()
+
+
+async def test_a_key_that_many_clients_send_at_once_is_run_once(runner: Any, depot: Depot):
+    agents = [depot.agent() for _ in range(3)]
+    clients = [TemporalRunner(agent, runner.client, task_queue=depot.queue) for agent in agents]
+    async with runner.worker():
+        new = await asyncio.gather(*[one.send("send 1", session="s", key="k") for one in clients * 4])
+        await runner.result("s", "k", timeout=30)
+        assert await idle(runner, "s")
+    assert sum(new) == 1
+    assert depot.effects == ["send 1"]
+    for agent in agents:
+        await agent.aclose()
+
+
+async def test_what_temporal_was_not_told_of_is_found_by_a_worker(
+    runner: Any, depot: Depot, monkeypatch: pytest.MonkeyPatch
+):
+    """A client that dies after it has stored a message or an answer has lost time, and nothing else."""
+    monkeypatch.setattr("windlass.engines.temporal._UNSERVED", 0.2)
+    plain = depot.agent()
+    silent: Any = TemporalRunner(plain, runner.client, task_queue=depot.queue)
+
+    async def dies(*given: Any) -> None:
+        raise ConnectionError
+
+    silent._poke = dies
+    async with runner.worker():
+        for session in ("new", "idle"):
+            if session == "idle":
+                await runner.run("send 1", session=session, timeout=30)
+            with pytest.raises(ConnectionError):
+                await silent.send("send 2", session=session, key="k")
+            assert (await runner.result(session, "k", timeout=30)).text == "done: send 2"
+        asked = await runner.run("sign 1", session="waits", timeout=30)
+        await plain.resolve("waits", asked.waiting_for[0].id, Approve())
+        await over(runner.agent, "waits")
+    assert depot.effects == ["send 2", "send 1", "send 2", "sign 1"]
+    await plain.aclose()
+
+
+async def test_an_erased_session_leaves_no_workflow_behind(runner: Any, depot: Depot):
+    async with runner.worker():
+        await runner.run("sign 1", session="s", timeout=30)
+        while await runner.status("s") != "waiting":
+            await asyncio.sleep(0.02)
+        assert await runner.agent.store.erase("s")
+        await runner.wake("s")
+        assert await idle(runner, "s")
+
+
+async def test_clocks_that_differ_do_not_let_a_session_run_in_circles(depot: Depot, client: Any):
+    """The worker's clock is behind: by Temporal's clock the question has expired, by the worker's it has not."""
+
+    class Behind(SystemClock):
+        def now(self) -> float:
+            return super().now() - 3600
+
+    agent = depot.agent(clock=Behind())
+    runner: Any = TemporalRunner(agent, client, task_queue=depot.queue)
+    async with runner.worker():
+        result = await runner.run("sign 1", session="s", timeout=30)
+        assert isinstance(result.outcome, Suspended)
+        await over(agent, "s")
+        assert await idle(runner, "s")
+    handle = client.get_workflow_handle(f"{depot.queue}/s")
+    assert len([event async for event in handle.fetch_history_events()]) < 40
+    await agent.aclose()
+
+
+async def test_deadlines_outlast_the_history_of_a_workflow(database: str, tmp_path: Path):
+    """A workflow whose history is long starts anew."""
+
+    class Short(TemporalServer):
+        def command(self) -> list[str]:
+            return [*super().command(), "--dynamic-config-value", "limit.historyCount.suggestContinueAsNew=12"]
+
+    server, town = Short(), Town(tmp_path, database)
+    agent = town.agent()
+    try:
+        server.start()
+        runner: Any = TemporalRunner(agent, await temporalio_client.Client.connect(server.address))
+        async with runner.worker():
+            await runner.send("ask 1", session="s", key="k", deadline=3.0)
+            first = (await runner.client.get_workflow_handle("windlass/s").describe()).run_id
+            for _ in range(4):
+                while await runner.status("s") != "waiting":
+                    await asyncio.sleep(0.02)
+                await runner.wake("s")
+            assert (await runner.client.get_workflow_handle("windlass/s").describe()).run_id != first
+            await over(agent, "s")
+            assert (await agent.state("s")).outcome == Cancelled("its deadline has passed")
+    finally:
+        await agent.aclose()
+        server.remove()
+
+
 async def test_temporal_gets_no_content(runner: Any, depot: Depot):
     async with runner.worker():
         await runner.run("send 1\nConfidential: the launch is on May 4", session="s", timeout=30)
@@ -421,6 +590,65 @@ async def test_an_agent_in_the_background_goes_on_under_the_engine(depot: Depot,
     below = [name for name in await agent.store.sessions() if "//" in name]
     assert [(await agent.state(name)).text for name in below] == ["found it"]
     await agent.aclose()
+
+
+async def test_a_session_is_spoken_to_while_its_agents_work_in_the_background(depot: Depot, client: Any):
+    going_on = asyncio.Event()
+
+    async def slowly(request: Any) -> Any:
+        await going_on.wait()
+        return says("found it")
+
+    child = Agent(FunctionModel(slowly), name="searcher")
+
+    @tool(effect="idempotent")
+    async def search(turn: Turn[Any]) -> str:
+        """Search in the background."""
+        await turn.delegate(child, "Find it.", background=True)
+        return "started"
+
+    @tool
+    async def sign() -> str:
+        """Sign."""
+        return "signed"
+
+    def reply(request: Any) -> Any:
+        last = request.messages[-1]
+        return calls(last.text) if last.text in ("search", "sign") else says("done")
+
+    agent = Agent(FunctionModel(reply), tools=[search, sign], subagents=[child], store=depot.address, name="boss")
+    agent.gate(ToolCalling, tool="sign", name="sure")(lambda event: Ask("sure?", expires=60.0))
+    runner: Any = TemporalRunner(agent, client, task_queue=depot.queue)
+    async with runner.worker():
+        await runner.run("search", session="s", timeout=30)
+        assert (await runner.run("hello", session="s", timeout=30)).text == "done"
+        asked = await runner.run("sign", session="s", key="sign", timeout=30)
+        await runner.resolve("s", asked.waiting_for[0].id, Approve())
+        await over(agent, "s")
+        assert (await agent.state("s")).text == "done"
+        going_on.set()
+        assert await idle(runner, "s")
+    below = [name for name in await agent.store.sessions() if "//" in name]
+    assert [(await agent.state(name)).text for name in below] == ["found it"]
+    await agent.aclose()
+
+
+# ---------------------------------------------------------------- how many at once
+
+
+async def test_no_more_turns_run_than_a_worker_may_run_and_higher_priorities_come_first(runner: Any, depot: Depot):
+    depot.hold()
+    async with runner.worker(concurrency=1):
+        await runner.send("send 0", session="first", key="k")
+        await depot.until(lambda: depot.effects)
+        for number, priority in enumerate((0, 4, 9)):
+            await runner.send(f"send {number + 1}", session=f"s{number}", key="k", priority=priority)
+        await asyncio.sleep(1.0)
+        assert depot.effects == ["send 0"]
+        depot.let()
+        for number in range(3):
+            await runner.result(f"s{number}", "k", timeout=30)
+    assert depot.effects == ["send 0", "send 3", "send 2", "send 1"]
 
 
 # ---------------------------------------------------------------- the command line

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -90,9 +90,16 @@ def worker(
 
 
 async def work_under_temporal(runner: TemporalRunner[Any, Any], concurrency: int, drain: float) -> None:
-    """Work until a signal comes."""
+    """Work until a signal comes. A second one interrupts the turns."""
     stopped = asyncio.Event()
-    at_signals(stopped.set)
+
+    def stop() -> None:
+        if stopped.is_set():
+            runner.interrupt()
+        stopped.set()
+        tell_of_stop(runner.running)
+
+    at_signals(stop)
     async with runner.worker(concurrency=concurrency, patience=drain):
         echo(f"worker {os.getpid()} of agent {runner.agent.name}, task queue {runner.task_queue}", err=True)
         await stopped.wait()
@@ -105,8 +112,14 @@ def stop_at_signals(made: Worker[Any, Any]) -> None:
         if made.stopping:
             made.interrupt()
         made.stop()
+        tell_of_stop(made.running)
 
     at_signals(stop)
+
+
+def tell_of_stop(running: Sequence[str]) -> None:
+    """Say that a worker stops."""
+    echo(f"worker {os.getpid()} takes no more; sessions at work: {len(running)}", err=True)
 
 
 def at_signals(stop: Callable[[], None]) -> None:

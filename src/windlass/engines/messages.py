@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 
 from windlass.agent import Agent, user_message
 from windlass.errors import ConfigError
+from windlass.ids import check_id, check_new_id
 from windlass.messages import AnyMessage, Message
-from windlass.protocols import WakingStore
+from windlass.protocols import Store, WakingStore
 from windlass.records import Record
 from windlass.results import Result
 from windlass.states import fold_in_slices
@@ -23,6 +24,13 @@ ends of turns, and at most if it does not."""
 def checked_message(message: AnyMessage) -> Message:
     """A message of a user; raises `ConfigError` if it is not one."""
     return user_message(message)
+
+
+async def check_session(store: Store, session: str) -> None:
+    """Raise unless messages may be sent to a session of this id. With `//` in its name, it must exist."""
+    check_id(session)
+    if ("//" in session or "\0" in session) and not await store.read(session):
+        check_new_id(session)
 
 
 def inbox_key(key: Any) -> str:

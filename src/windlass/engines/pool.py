@@ -13,7 +13,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from windlass.agent import Agent
 from windlass.approvals import due_answer
 from windlass.errors import ConfigError, SessionBusy, SessionConflict, StoreError
-from windlass.ids import check_id, check_new_id
 from windlass.messages import AnyMessage
 from windlass.ownership import Work, queued_kind
 from windlass.protocols import Store, WorkStore
@@ -21,7 +20,7 @@ from windlass.records import Suspended
 from windlass.results import Result
 from windlass.stores.batches import column_text
 
-from .messages import checked_message, inbox_key, result_of
+from .messages import check_session, checked_message, inbox_key, result_of
 from .scopes import ScopeFactory, scope_for
 
 ScopeT = TypeVar("ScopeT")
@@ -55,7 +54,7 @@ class Queue(Generic[ScopeT, OutputT]):
         Call it again with the same key if you do not know whether it succeeded. The message opens a turn of its own,
         after earlier messages of its session. Sessions with a higher `priority`, 0 to 9, come first.
         """
-        check_new_id(session) if not await self.agent.store.read(session) else check_id(session)
+        await check_session(self.agent.store, session)
         check_priority(priority)
         agent = self.agent
         kind = queued_kind(column_text(agent.name), priority)
@@ -183,6 +182,11 @@ class Worker(Generic[ScopeT, OutputT]):
         found = await self._store.take_work(
             self.agent.name, room, except_for={*self._running, *resting}, due=await self._due(now)
         )
+        if self.stopping:  # it was told so meanwhile
+            for work in found:
+                if work.epoch:
+                    await self._store.release(work.session, work.epoch)
+            return 0
         for work in found:
             task = asyncio.create_task(self._work(work), name=f"windlass-worker {work.session}")
             self._running[work.session] = task
@@ -252,12 +256,12 @@ class Worker(Generic[ScopeT, OutputT]):
 
     async def _drain(self, patience: float) -> None:
         """Let the turns end that run. After some time they are interrupted: they can be resumed."""
-        tasks = list(self._running.values())
+        until, tasks = time.monotonic() + patience, list(self._running.values())
         if tasks:
             await asyncio.wait(tasks, timeout=patience)
         self.interrupt()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.agent._background.drain(patience)  # pyright: ignore[reportPrivateUsage]
+        await self.agent._background.drain(max(until - time.monotonic(), 0.0))  # pyright: ignore[reportPrivateUsage]
 
 
 __all__ = ["POLL", "Queue", "Worker"]

@@ -19,20 +19,21 @@ from windlass.errors import (
     SessionBusy,
     SessionConflict,
     SessionError,
-    SessionUnknown,
     StoreError,
     WindlassError,
 )
-from windlass.ids import check_id, check_new_id
+from windlass.ids import check_id
 from windlass.messages import AnyMessage
-from windlass.ownership import Lost, queued_kind
-from windlass.records import Asked, Suspended
+from windlass.ownership import Lost, queued_kind, queued_kinds
+from windlass.records import Asked, InboxTaken, Suspended, TurnEnded
 from windlass.results import Result
+from windlass.states import State
 from windlass.stores.batches import column_text
 from windlass.stores.refusals import driven_by_engine
 from windlass.terms import next_change
 
-from .messages import checked_message, inbox_key, result_of
+from .life_signs import LifeSigns
+from .messages import check_session, checked_message, inbox_key, result_of
 from .pool import check_priority, work_store
 from .scopes import ScopeFactory, scope_for
 
@@ -56,10 +57,15 @@ log = logging.getLogger("windlass.worker")
 
 TASK_QUEUE = "windlass"
 HEARTBEAT = 2.0
-"""After this many seconds without a heartbeat, a worker's sessions are taken over."""
+"""After about so many seconds without a sign of life, a worker's sessions are taken over."""
 
-_SILENT = 2.0
-"""A worker that has shown no life for so many seconds, or for a heartbeat, no longer keeps its sessions."""
+_SILENT, _LATE = 2.0, 0.5
+"""A worker that has shown no life for so many seconds, or for a heartbeat, may be late by some more; then its sessions
+are taken over."""
+
+_GRACE = 5
+"""After so many heartbeats Temporal itself takes a worker for lost, if the store knows it sooner. Each heartbeat to
+Temporal is a write for each session, while all sessions of a worker share one sign of life in the store."""
 
 _LOOK = 0.2
 """How often, in seconds, a turn without an activity looks whether its worker stops."""
@@ -67,8 +73,20 @@ _LOOK = 0.2
 _AT_ONCE = 0.05
 """After how many seconds another worker may go on with a session."""
 
+_LONGEST_PAUSE = 10.0
+"""After how many seconds, at most, a session is tried again that the store could not serve."""
+
 _LOST = 200
 """How many sessions of dead workers are reported at a time."""
+
+_LOOK_INTO_BACKGROUND = 0.5
+"""How often, in seconds, a session whose background agents work looks whether something has come for it."""
+
+_UNSERVED = 5.0
+"""How often, in seconds, a worker that is not full looks for sessions whose workflow was not told of a message."""
+
+_FIRST_REST, _LAST_REST = 60.0, 3600.0
+"""How long, in seconds, a worker leaves a session alone whose workflow it has told."""
 
 _PATIENCE = 30.0
 """How long, in seconds, `connect` waits for a server that starts."""
@@ -123,6 +141,10 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
         self.heartbeat = heartbeat
         self.engine = f"temporal:{client.namespace}/{task_queue}"
         self._store = work_store(agent, "Temporal")
+        self._name = column_text(agent.name)
+        self._grace = heartbeat * (_GRACE if self._store.shows_life else 1)
+        self._signs = LifeSigns(max(heartbeat, _SILENT) + _LATE, max(heartbeat / 2, 1.0))
+        self._driving: dict[str, asyncio.Task[Stop]] = {}
         self._patience = 0.0
         self._scope = scope
         self._tell = tell
@@ -135,16 +157,16 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
         """Send a message to a session, and start its workflow if it does not run; False if the key was used before.
 
         Send again with the same `key` if you do not know whether it succeeded. The message opens a turn of its own,
-        after earlier ones. Workflows that start with a higher `priority`, 0 to 9, come first. `deadline` seconds from
-        now, an open turn of the session is cancelled.
+        after earlier ones. Workflows that start with a higher `priority`, 0 to 9, come first. If the turn is not over
+        `deadline` seconds from now, it is cancelled, or as soon as it has begun.
         """
-        check_new_id(session) if not await self._store.read(session) else check_id(session)
+        await check_session(self._store, session)
         check_priority(priority)
-        text = checked_message(message)
+        text, given = checked_message(message), inbox_key(key or os.urandom(8).hex())
         await self._assign(session)
-        kind = queued_kind(column_text(self.agent.name), 5)  # in its session, the order of arrival counts
-        new = await self.agent._sessions.put(session, inbox_key(key or os.urandom(8).hex()), kind, text)  # pyright: ignore[reportPrivateUsage]
-        await self._poke(session, priority, deadline)
+        kind = queued_kind(self._name, 5)  # in its session, the order of arrival counts
+        new = await self.agent._sessions.put(session, given, kind, text)  # pyright: ignore[reportPrivateUsage]
+        await self._poke(session, priority, None if deadline is None else self._now() + deadline, given)
         return new
 
     async def run(
@@ -173,9 +195,24 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
         return cancelled
 
     async def wake(self, session: str) -> None:
-        """Let a worker look at a session again: after an error that you have mended, or if its workflow was ended."""
-        await self._assign(session)
+        """Let a worker look at a session again: after an error that you have mended, or if its workflow was ended.
+
+        The workflow of a session that was erased ends.
+        """
+        with suppress(SessionConflict):
+            await self._assign(session)
         await self._poke(session)
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The sessions that workers of this process work on."""
+        return tuple(self._driving)
+
+    def interrupt(self) -> None:
+        """Interrupt the turns that run in this process, so that other workers resume them."""
+        for session, working in list(self._driving.items()):
+            if not self.agent.interrupt(session):
+                working.cancel()
 
     async def status(self, session: str) -> str:
         """What its workflow says of a session: "working", "waiting" for a person, "idle", or "broken".
@@ -213,20 +250,26 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
     def _workflow(self, session: str) -> str:
         return f"{self.task_queue}/{session}"
 
-    async def _poke(self, session: str, priority: int = 5, deadline: float | None = None) -> None:
+    async def _poke(self, session: str, priority: int = 5, deadline: float | None = None, key: str = "") -> None:
         """Tell the workflow of a session that something has come, and start it if it does not run."""
-        at = None if deadline is None else self._now() + deadline
-        await self.client.start_workflow(
-            WORKFLOW,
-            Started(session, self.heartbeat),
-            id=self._workflow(session),
-            task_queue=self.task_queue,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            start_signal="poke",
-            start_signal_args=[at],
-            priority=Priority(priority_key=5 - priority // 2),
-            task_timeout=timedelta(seconds=max(2 * self.heartbeat, 3.0)),
-        )
+        try:
+            await self.client.start_workflow(
+                WORKFLOW,
+                Started(session, self._grace, self._name),
+                id=self._workflow(session),
+                task_queue=self.task_queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                start_signal="poke",
+                start_signal_args=[] if deadline is None else [deadline, key],
+                priority=Priority(priority_key=5 - priority // 2),
+                task_timeout=timedelta(seconds=max(2 * self.heartbeat, 3.0)),
+            )
+        except RPCError as error:
+            raise SessionError(
+                f"Temporal was not told of session {session!r}: {error}; what you sent is stored, so send it again "
+                "with the same key, call wake, or let a worker find it after a while",
+                session=session,
+            ) from error
 
     def _now(self) -> float:
         return self.agent._options.clock.now()  # pyright: ignore[reportPrivateUsage]
@@ -250,63 +293,112 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
             max_concurrent_activities=concurrency,
             graceful_shutdown_timeout=timedelta(seconds=patience),
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=1),
-            max_heartbeat_throttle_interval=timedelta(seconds=self.heartbeat * 0.7),
-            default_heartbeat_throttle_interval=timedelta(seconds=self.heartbeat * 0.7),
+            max_heartbeat_throttle_interval=timedelta(seconds=self._grace * (0.4 if self._store.shows_life else 0.7)),
         )
-        looking = asyncio.create_task(self._look_for_lost())
+        looking = [asyncio.create_task(look) for look in (self._look_for_lost(), self._look_for_unserved(concurrency))]
+        until = time.monotonic()
         try:
             async with made:
-                yield made
+                try:
+                    yield made
+                finally:
+                    until = time.monotonic() + patience
         finally:
-            looking.cancel()
-        await self.agent._background.drain(patience)  # pyright: ignore[reportPrivateUsage]
+            for task in looking:
+                task.cancel()
+        await self.agent._background.drain(max(until - time.monotonic(), 0.0))  # pyright: ignore[reportPrivateUsage]
 
     async def _look_for_lost(self) -> None:
-        """Look for sessions of workers that have died, and tell Temporal, which would wait for their heartbeat."""
+        """Look for sessions of workers that have died or are silent, and tell Temporal, which would learn it later."""
+        unreported: list[Lost] = []
         while True:
             await asyncio.sleep(self.heartbeat / 4 * random.uniform(0.5, 1.0))
             try:
-                lost = await self._store.take_lost(self.engine, _LOST)
-                reports = await asyncio.gather(*[self._report_lost(one) for one in lost], return_exceptions=True)
-                failed = [one for one in reports if one is not None]
+                self._signs.look(await self._store.signs_of_life(self.engine))
+                unreported += await self._store.take_lost(self.engine, _LOST, silent=self._signs.silent)
             except StoreError as error:
-                failed = [error]
-            if failed:  # without a report, the heartbeat tells
-                log.info("sessions of lost workers are not reported: %s", failed[0])
+                log.warning("the store does not answer: %s", error)
+            reports = await asyncio.gather(*[self._report_lost(one) for one in unreported], return_exceptions=True)
+            failed = [error for error in reports if error is not None]
+            unreported = [one for one, error in zip(unreported, reports, strict=True) if error is not None]
+            if failed:
+                log.warning("%d sessions of lost workers cannot be reported: %s", len(failed), failed[0])
 
     async def _report_lost(self, lost: Lost) -> None:
-        """Let the activity of a dead worker fail now, if it is still its own."""
-        handle: WorkflowHandle[Any, Any] = self.client.get_workflow_handle(self._workflow(lost.session))
-        described = await handle.describe()
+        """Let the activity of a lost worker fail now, if it is still its own."""
+        root = lost.session.partition("//")[0]
+        handle: WorkflowHandle[Any, Any] = self.client.get_workflow_handle(self._workflow(root))
+        try:
+            described = await handle.describe()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return
+            raise
         for pending in described.raw_description.pending_activities:
             if pending.activity_type.name == DRIVE and pending.last_worker_identity == lost.owner:
-                log.info("session %r: its worker %s has died", lost.session, lost.owner)
+                log.info("session %r: its worker %s is lost", lost.session, lost.owner)
                 driving = self.client.get_async_activity_handle(
                     workflow_id=handle.id, run_id=described.run_id, activity_id=pending.activity_id
                 )
-                await driving.fail(_interrupted())
+                try:
+                    await driving.fail(_interrupted())
+                except RPCError as error:
+                    if error.status is not RPCStatusCode.NOT_FOUND:  # it ended meanwhile
+                        raise
+
+    async def _look_for_unserved(self, concurrency: int) -> None:
+        """Look for sessions whose workflow was not told that something has come, and tell it.
+
+        What came was stored, but its sender died or lost Temporal; or it was sent without a runner. A worker that is
+        full does not look: there the session may only wait for its turn.
+        """
+        before, rests = set[str](), dict[str, tuple[float, float]]()
+        while True:
+            await asyncio.sleep(_UNSERVED * random.uniform(0.8, 1.2))
+            if len(self._driving) >= concurrency:
+                continue
+            try:
+                found = set(await self._store.unserved(self.engine, self.agent.name, _LOST))
+                now, rests = time.monotonic(), {name: rest for name, rest in rests.items() if name in found}
+                for session in found & before:
+                    until, seconds = rests.get(session, (0.0, _FIRST_REST / 2))
+                    if until <= now:
+                        log.info("session %r: something has come for it, and Temporal was not told", session)
+                        await self._poke(session)
+                        rests[session] = now + 2 * seconds, min(2 * seconds, _LAST_REST)
+                before = found
+            except (StoreError, SessionError) as error:
+                log.warning("sessions that Temporal was not told of are looked for later: %s", error)
 
     @activity.defn(name=DRIVE)
     async def _drive(self, given: Drive) -> Stop:
         """Work on a session until its turn ends or waits, while a heartbeat tells that this worker lives."""
-        session = given.session
+        session, attempt = given.session, activity.info().attempt
         beating = asyncio.create_task(self._beat())
-        working = asyncio.create_task(self._work(session, given.woken, activity.info().attempt))
+        working = asyncio.create_task(self._work(given, attempt))
+        self._driving[session] = working
         try:
             return await self._end_of(working, session)
         except ApplicationError:
             raise
-        except (StoreError, SessionBusy, SessionConflict) as error:
+        except StoreError as error:
+            log.warning("session %r: %s", session, error)
+            raise _again(session, str(error), after=min(2.0 ** min(attempt - 1, 9), _LONGEST_PAUSE)) from None
+        except (SessionBusy, SessionConflict) as error:
             raise _again(session, str(error), after=1.0) from None
         except Exception as error:
             raise _never(session, error) from None  # a cause would be sent along
         finally:
             beating.cancel()
+            if self._driving.get(session) is working:
+                del self._driving[session]
 
     async def _beat(self) -> None:
         """The start of the activity counts as a first heartbeat: a session of few steps needs none."""
+        allowed = activity.info().heartbeat_timeout
+        pause = (self._grace if allowed is None else allowed.total_seconds()) / 5
         while True:
-            await asyncio.sleep(self.heartbeat / 4)
+            await asyncio.sleep(pause)
             activity.heartbeat()
 
     async def _end_of(self, working: asyncio.Task[Stop], session: str) -> Stop:
@@ -330,44 +422,56 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
                 await working
             raise _again(session, "its worker stops, or was too slow") from None
 
-    async def _work(self, session: str, woken: str, attempt: int) -> Stop:
+    async def _work(self, given: Drive, attempt: int) -> Stop:
         """Passes over a session, as long as there is something to do."""
+        session, agent, tell = given.session, self.agent, given.woken == "timer"
+        self._check_agent(given)
         if attempt > 1:
             await self._wait_for_slow_worker(session)
         await self._check_store(session)
         scope = await scope_for(self._scope, session)
-        agent, told = self.agent, woken == "timer"
         program = agent._enter(scope)  # pyright: ignore[reportPrivateUsage]
         while True:
-            result, state = await agent._sessions.drive(program, session, scope, self.engine)  # pyright: ignore[reportPrivateUsage]
-            if result is None:
-                break
-            log.info("session %r: %s", session, result.stop_reason)
-            told = told or isinstance(result.outcome, Suspended)
-        await self._wait_for_background(session, scope)
-        if state.over:
-            return Stop("idle")
-        if told:
-            await self._tell_people(session, state.waiting)
-        moments = [next_change(asked, self._now()) for asked in state.waiting]
-        return Stop("waiting", min([at for at in moments if at is not None], default=None))
+            result, state, more = await agent._sessions.drive(program, session, scope, self.engine)  # pyright: ignore[reportPrivateUsage]
+            if result is not None:
+                log.info("session %r: %s", session, result.stop_reason)
+                tell = tell or isinstance(result.outcome, Suspended)
+                if more:
+                    continue
+            if tell and not state.over:
+                await self._tell_people(session, state.waiting)
+            moments = [next_change(asked, self._now()) for asked in state.waiting]
+            moment = min([at for at in moments if at is not None], default=None)
+            if await self._background_is_over(state, scope, moment):
+                seconds = None if moment is None else max(moment - self._now(), _AT_ONCE)
+                return Stop("idle") if state.over else Stop("waiting", seconds)
+            tell = moment is not None and moment <= self._now()
 
     async def _wait_for_slow_worker(self, session: str) -> None:
         """Wait for a former worker whose heartbeat was late, as long as the store shows that it works.
 
         Perhaps only Temporal was away. If the store cannot tell, a worker that is alive gets half a heartbeat more.
         """
-        until = time.monotonic() + self.heartbeat / 2
+        until, pause = time.monotonic() + self.heartbeat / 2, 0.1
         while True:
             if self._store.passes.get(session) is None:
                 owner = await self._store.ownership(session)
                 if not owner.alive:
                     return
-                if time.monotonic() > until:
-                    silent = await self._store.silence(owner.owner)
-                    if silent is None or silent > max(self.heartbeat, _SILENT):
-                        return
-            await asyncio.sleep(0.1)
+                if time.monotonic() > until and (
+                    not self._signs.knows(owner.owner) or owner.owner in self._signs.silent
+                ):
+                    return
+            await asyncio.sleep(pause)
+            pause = min(1.5 * pause, 0.5)
+
+    def _check_agent(self, given: Drive) -> None:
+        """Raise if the session is one of another agent, whose messages this worker would leave where they are."""
+        if given.agent not in ("", self._name):
+            raise ConfigError(
+                f"session {given.session!r} is for agent {given.agent!r}, but this worker of task queue "
+                f"{self.task_queue!r} has agent {self._name!r}: give each agent a task queue of its own"
+            )
 
     async def _check_store(self, session: str) -> None:
         """Raise unless the store says that this engine drives the session."""
@@ -380,11 +484,27 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
         if engine != self.engine:
             raise driven_by_engine(session, engine)
 
-    async def _wait_for_background(self, session: str, scope: Any) -> None:
-        """Let agents in the background end that this session has started, or go on where their worker was lost."""
-        with suppress(SessionUnknown):
-            tasks = await self.agent.resume_background(session, scope=scope)
-            await self.agent._background().wait([task.session for task in tasks])  # pyright: ignore[reportPrivateUsage]
+    async def _background_is_over(self, state: State, scope: Any, moment: float | None) -> bool:
+        """Let agents in the background end that a session has started, or go on where their worker was lost.
+
+        False as soon as something has come for the session itself, or at a moment.
+        """
+        if all(child.taken for child in state.background):
+            return True
+        session, kinds = state.session, queued_kinds(self._name) if state.over else ["answer", "cancel"]
+        tasks = await self.agent.resume_background(session, scope=scope)
+        ending = asyncio.create_task(self.agent._background().wait([task.session for task in tasks]))  # pyright: ignore[reportPrivateUsage]
+        try:
+            while not (await asyncio.wait({ending}, timeout=_LOOK_INTO_BACKGROUND))[0]:
+                if moment is not None and moment <= self._now():
+                    return False
+                if await self._store.unread([session]):
+                    entries = await self._store.inbox(session, state.inbox)
+                    if any(kind in kinds for _, kind, _ in entries):
+                        return False
+            return True
+        finally:
+            ending.cancel()
 
     async def _tell_people(self, session: str, waiting: Sequence[Asked]) -> None:
         if self._tell is None:
@@ -397,10 +517,23 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
             log.warning("session %r: tell failed: %s: %s", session, type(error).__name__, error)
 
     @activity.defn(name=EXPIRE)
-    async def _expire(self, session: str) -> None:
-        """Cancel the turn of a session whose time is over."""
-        with suppress(SessionError):  # it has no turn yet
-            await self.agent.cancel(session, "the deadline of the session has passed")
+    async def _expire(self, session: str, key: str) -> bool:
+        """Cancel the turn of a message whose time is over, unless it has ended; without a key, whichever turn is open.
+
+        False if the message is still queued.
+        """
+        why = "the workflow was cancelled in Temporal"
+        if key:
+            why = "its deadline has passed"
+            records = await self._store.read(session)
+            taken = [at for at, one in enumerate(records) if isinstance(one, InboxTaken) and one.key == key]
+            if not taken:
+                return False
+            if any(isinstance(one, TurnEnded) for one in records[taken[0] :]):
+                return True
+        with suppress(SessionError):  # it has no turn
+            await self.agent.cancel(session, why)
+        return True
 
 
 def _again(session: str, why: str, after: float = _AT_ONCE) -> ApplicationError:

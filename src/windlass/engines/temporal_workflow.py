@@ -6,7 +6,9 @@ in the store.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from temporalio import workflow
@@ -17,7 +19,7 @@ DRIVE = "windlass.drive"
 """The activity that works on a session until its turn ends or waits."""
 
 EXPIRE = "windlass.expire"
-"""The activity that cancels a turn whose time is over."""
+"""The activity that cancels a turn whose time is over. It runs with the workflow, also if all workers are busy."""
 
 WORKFLOW = "windlass.session"
 
@@ -32,26 +34,33 @@ _RETRIES = RetryPolicy(
 
 @dataclass
 class Started:
-    """What the workflow of a session is started with. `heartbeat` is in seconds."""
+    """What the workflow of a session is started with: the agent's name, and after how many seconds without a heartbeat
+    the activity is lost. `deadlines` are those that an earlier run has left."""
 
     session: str
     heartbeat: float
+    agent: str = ""
+    deadlines: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
 class Drive:
-    """What the activity is told: the session, and what has called it, a "poke" or a "timer"."""
+    """What the activity is told: the session, what has called it, a "poke" or a "timer", and the agent's name."""
 
     session: str
     woken: str
+    agent: str = ""
 
 
 @dataclass
 class Stop:
-    """Where the activity has left a session: "idle", or "waiting" for a person, at the latest until a time."""
+    """Where the activity has left a session: "idle", or "waiting" for a person, at most for some seconds.
+
+    These are no time of day: the clocks of workers and of the server may differ.
+    """
 
     status: str
-    until: float | None = None
+    seconds: float | None = None
 
 
 @workflow.defn(name=WORKFLOW)
@@ -60,19 +69,19 @@ class SessionWorkflow:
 
     def __init__(self) -> None:
         self._pokes = 0
-        self._deadline: float | None = None
+        self._deadlines: dict[str, float] = {}
+        self._pauses: dict[str, float] = {}
         self._status = "working"
 
     @workflow.run
     async def run(self, started: Started) -> None:
         """Drive the session, then wait for a poke or a time, until it is idle."""
+        self._deadlines = {**started.deadlines, **self._deadlines}
         woken = "poke"
         while True:
             seen = self._pokes
             self._status = "working"
             stop = await self._drive(started, woken)
-            if stop.status == "idle":
-                self._deadline = None
             if self._pokes != seen:
                 woken = "poke"
             elif stop.status == "idle":
@@ -82,62 +91,82 @@ class SessionWorkflow:
                 self._status = stop.status
                 woken = await self._wait(started, seen, stop)
             if workflow.info().is_continue_as_new_suggested():
-                workflow.continue_as_new(started)
+                workflow.continue_as_new(replace(started, deadlines=self._deadlines))
 
     async def _drive(self, started: Started, woken: str) -> Stop:
         """One call of the activity. It is repeated only if its worker or the store is lost, not if the turn fails."""
         driving = workflow.start_activity(
             DRIVE,
-            Drive(started.session, woken),
+            Drive(started.session, woken, started.agent),
             result_type=Stop,
             start_to_close_timeout=_LONG,
             heartbeat_timeout=timedelta(seconds=started.heartbeat),
             retry_policy=_RETRIES,
         )
+        while not driving.done():
+            first = self._first_deadline()
+            await self._until(lambda first=first: driving.done() or self._first_deadline() != first, first)  # type: ignore[misc]
+            await self._expire(started)
         try:
-            while not driving.done():
-                deadline, left = self._deadline, self._seconds_until(self._deadline)
-                try:
-                    await workflow.wait_condition(
-                        lambda deadline=deadline: driving.done() or self._deadline != deadline,  # type: ignore[misc]
-                        timeout=left,
-                    )
-                except TimeoutError:
-                    await self._expire(started)
             stop: Stop = await driving
             return stop
         except ActivityError as error:
             workflow.logger.warning("session %s: %s", started.session, error.cause)
             return Stop("broken")
 
-    async def _expire(self, started: Started) -> None:
-        """The time of the turn is over: it is cancelled, wherever it runs."""
-        self._deadline = None
-        await workflow.execute_activity(
-            EXPIRE, started.session, start_to_close_timeout=timedelta(seconds=30), retry_policy=_RETRIES
-        )
-
     async def _wait(self, started: Started, seen: int, stop: Stop) -> str:
         """Wait for a poke, or until a question or the turn expires. Returns what came."""
-        moments = (self._deadline, stop.until)
-        waits = [left for left in map(self._seconds_until, moments) if left is not None]
-        try:
-            await workflow.wait_condition(lambda: self._pokes != seen, timeout=min(waits, default=None))
-        except TimeoutError:
-            if self._seconds_until(self._deadline) == 0.0:
-                await self._expire(started)
-            return "timer"
+        until = None if stop.seconds is None else workflow.now().timestamp() + stop.seconds
+        while self._pokes == seen:
+            moments = [at for at in (until, self._first_deadline()) if at is not None]
+            await self._until(lambda: self._pokes != seen, min(moments, default=None))
+            if await self._expire(started) or (until is not None and until <= workflow.now().timestamp()):
+                return "timer"
         return "poke"
 
-    def _seconds_until(self, at: float | None) -> float | None:
-        return None if at is None else max(0.0, at - workflow.now().timestamp())
+    async def _until(self, happened: Callable[[], bool], at: float | None) -> None:
+        """Wait for something, but not beyond a time."""
+        left = None if at is None else max(0.0, at - workflow.now().timestamp())
+        try:
+            await workflow.wait_condition(happened, timeout=left)
+        except TimeoutError:
+            return
+        except asyncio.CancelledError:  # somebody has cancelled the workflow in Temporal: that cancels the turn
+            self._deadlines[""] = 0.0
+            self._pokes += 1
+
+    def _first_deadline(self) -> float | None:
+        return min(self._deadlines.values(), default=None)
+
+    async def _expire(self, started: Started) -> bool:
+        """Cancel the turns whose time is over; returns whether there were any. A message that is still queued is looked
+        at again, later each time."""
+        settled = False
+        for key, at in sorted(self._deadlines.items()):
+            if at > workflow.now().timestamp():
+                continue
+            began: bool = await workflow.execute_local_activity(
+                EXPIRE,
+                args=[started.session, key],
+                result_type=bool,
+                start_to_close_timeout=timedelta(seconds=30),
+                retry_policy=_RETRIES,
+            )
+            if began:
+                del self._deadlines[key]
+                settled = True
+            else:
+                self._pauses[key] = min(2 * self._pauses.get(key, 0.5), 60.0)
+                self._deadlines[key] = workflow.now().timestamp() + self._pauses[key]
+        return settled
 
     @workflow.signal
-    def poke(self, deadline: float | None = None) -> None:
-        """Something has come into the session's inbox. `deadline` is when its turn is to be over."""
+    def poke(self, deadline: float | None = None, key: str = "") -> None:
+        """Something has come into the session's inbox. `deadline` is when the turn of the message with this key is to
+        be over."""
         self._pokes += 1
         if deadline is not None:
-            self._deadline = deadline
+            self._deadlines.setdefault(key, deadline)
 
     @workflow.query
     def status(self) -> str:

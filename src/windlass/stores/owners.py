@@ -251,7 +251,7 @@ class ServerLock:
             self._db = db
 
     def show_life(self) -> None:
-        """Use the connection. The server notes when: see `silence_of`."""
+        """Use the connection. The server notes when: see `signs_of_life`."""
         with self._lock:
             if self._db is not None:
                 self._db.execute("SELECT")
@@ -294,11 +294,11 @@ def is_held_by_server(db: Connection, number: int) -> bool:
     return row is not None and bool(row[0])
 
 
-def silence_of(db: Connection, number: int) -> float | None:
-    """Seconds since the connection that holds a lock was used; None if there is none, or if the server does not say."""
+def signs_of_life(db: Connection) -> dict[int, str]:
+    """When the connections that hold advisory locks were last used, as far as the server says, by number."""
     query: LiteralString = (
-        "SELECT extract(epoch FROM clock_timestamp() - state_change)::float8 FROM pg_stat_activity "
-        f"WHERE pid = ANY(ARRAY({_HOLDERS}))"
+        "SELECT (classid::bigint << 32) | objid::bigint, state_change::text FROM pg_locks JOIN pg_stat_activity "
+        "USING (pid) WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND state_change IS NOT NULL "
+        "AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     )
-    row = db.execute(query, (number, number)).fetchone()
-    return None if row is None or row[0] is None else float(row[0])
+    return dict(db.execute(query).fetchall())

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -36,7 +36,7 @@ from .derived import (
     read_stored,
     verify_stored,
 )
-from .owners import Owner, ServerLock, is_held_by_server, number_of, silence_of
+from .owners import Owner, ServerLock, is_held_by_server, number_of, signs_of_life
 from .postgres_schema import executes, format_of, mark_tombstones
 from .postgres_server import ServerConnections, connect_alone, settings_of, use_server
 from .postgres_values import PostgresValues
@@ -58,7 +58,7 @@ from .sharing import Lease, call_after_fork
 from .tables import store_problems
 from .tallies import begin_row, count_row, tally_checksum
 from .values import value_problems
-from .work import Candidate, Dialect, find_lost, find_work
+from .work import Candidate, Dialect, find_lost, find_owners, find_unserved, find_work
 
 if TYPE_CHECKING:
     from typing import LiteralString
@@ -105,6 +105,7 @@ class PostgresStore:
     """
 
     durable = True
+    shows_life = True
 
     def __init__(
         self,
@@ -358,20 +359,34 @@ class PostgresStore:
                 taken.append(Work(session, epoch + 1))
         return taken
 
-    async def silence(self, owner: str) -> float | None:
-        number = number_of(owner)
-        return None if number is None else await self._server.get().look(lambda db: silence_of(db, number))
+    async def signs_of_life(self, engine: str) -> Mapping[str, str]:
+        def look(db: Connection) -> dict[str, str]:
+            owners = find_owners(executes(db), _DIALECT, engine)
+            signs = signs_of_life(db) if owners else {}
+            numbers = {owner: number_of(owner) for owner in owners}
+            return {owner: signs[number] for owner, number in numbers.items() if number in signs}
 
-    async def take_lost(self, engine: str, limit: int) -> Sequence[Lost]:
+        return await self._server.get().look(look)
+
+    async def unserved(self, engine: str, agent: str, limit: int) -> Sequence[str]:
+        def look(db: Connection) -> list[str]:
+            alive = partial(self._may_be_alive, db)
+            return find_unserved(executes(db), _DIALECT, alive, engine, agent, limit)
+
+        return await self._server.get().look(look)
+
+    async def take_lost(self, engine: str, limit: int, *, silent: Collection[str] = ()) -> Sequence[Lost]:
         def look(db: Connection) -> list[Lost]:
-            return find_lost(executes(db), partial(self._may_be_alive, db), engine, limit)
+            alive = partial(self._may_be_alive, db)
+            return find_lost(executes(db), _DIALECT, alive, engine, limit, silent)
 
         server = self._server.get()
         found = [one for one in await server.look(look) if one.owner != self.passes.owner]
         return await server.write(lambda db: self._take_lost(db, found), repeatable=False) if found else ()
 
     def _take_lost(self, db: Connection, found: Sequence[Lost]) -> list[Lost]:
-        """Release sessions of dead processes, unless another process has locked or taken them."""
+        """Release sessions of lost processes, unless another process has locked or taken them. With a new epoch, a
+        process that was only silent writes no more."""
         taken: list[Lost] = []
         query: LiteralString = (
             "SELECT number, id, owner, epoch, engine, claim FROM sessions WHERE id = ANY(%s) ORDER BY id "
@@ -382,8 +397,9 @@ class PostgresStore:
                 continue
             with suppress(StoreError):  # a row that was changed: who works on the session hears of it
                 check_claimed(self.chain, session, owner, epoch, engine, claim)
-                released = claim_checksum(self.chain, session, "", epoch, engine)
-                db.execute("UPDATE sessions SET owner = '', claim = %s WHERE number = %s", (released, number))
+                released = claim_checksum(self.chain, session, "", epoch + 1, engine)
+                update: LiteralString = "UPDATE sessions SET owner = '', epoch = %s, claim = %s WHERE number = %s"
+                db.execute(update, (epoch + 1, released, number))
                 taken.append(lost)
         return taken
 
@@ -683,8 +699,11 @@ def _locked(db: Connection, session: str) -> _Row | None:
 
 
 def _has_just_started(db: Connection) -> bool:
-    """Whether processes that held a lock may not have taken it again since the server started."""
-    query = "SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time()) < %s"
+    """Whether processes that held a lock may not have taken it again since the server started.
+
+    A server whose clock was set back does not know when it started.
+    """
+    query = "SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time()) BETWEEN 0 AND %s"
     row = db.execute(query, (_RETURN,)).fetchone()
     return row is not None and bool(row[0])
 

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -58,7 +58,7 @@ from .sqlite_values import SQLiteValues
 from .tables import TOMBSTONE, missing_numbers, store_problems
 from .tallies import begin_row, count_row
 from .values import value_problems
-from .work import Candidate, Dialect, find_lost, find_work
+from .work import Candidate, Dialect, find_lost, find_unserved, find_work
 
 T = TypeVar("T")
 
@@ -92,6 +92,7 @@ class SQLiteStore:
     """
 
     durable = True
+    shows_life = False
 
     def __init__(
         self,
@@ -340,26 +341,34 @@ class SQLiteStore:
                 taken.append(Work(session, epoch + 1))
         return taken
 
-    async def silence(self, owner: str) -> float | None:
-        return None
+    async def signs_of_life(self, engine: str) -> Mapping[str, str]:
+        return {}
 
-    async def take_lost(self, engine: str, limit: int) -> Sequence[Lost]:
+    async def unserved(self, engine: str, agent: str, limit: int) -> Sequence[str]:
+        def look(db: sqlite3.Connection) -> list[str]:
+            return find_unserved(executes(db), _DIALECT, self._is_alive, engine, agent, limit)
+
+        return await self._file.get().snapshot(look)
+
+    async def take_lost(self, engine: str, limit: int, *, silent: Collection[str] = ()) -> Sequence[Lost]:
         def look(db: sqlite3.Connection) -> list[Lost]:
-            return find_lost(executes(db), self._is_alive, engine, limit)
+            return find_lost(executes(db), _DIALECT, self._is_alive, engine, limit, silent)
 
         found = [one for one in await self._file.get().snapshot(look) if one.owner != self.passes.owner]
         return await self._write(lambda db: self._take_lost(db, found)) if found else ()
 
     def _take_lost(self, db: sqlite3.Connection, found: Sequence[Lost]) -> list[Lost]:
-        """Release sessions of dead processes, unless another process has taken them."""
+        """Release sessions of lost processes, unless another process has taken them. With a new epoch, a process that
+        was only silent writes no more."""
         taken: list[Lost] = []
         for lost in found:
             query = "SELECT number, owner, epoch, engine, claim FROM sessions WHERE id = ? AND owner = ?"
             for number, owner, epoch, engine, claim in db.execute(query, (lost.session, lost.owner)).fetchall():
                 with suppress(StoreError):  # a row that was changed: who works on the session hears of it
                     check_claimed(self.chain, lost.session, owner, epoch, engine, claim)
-                    released = claim_checksum(self.chain, lost.session, "", epoch, engine)
-                    db.execute("UPDATE sessions SET owner = '', claim = ? WHERE number = ?", (released, number))
+                    released = claim_checksum(self.chain, lost.session, "", epoch + 1, engine)
+                    query = "UPDATE sessions SET owner = '', epoch = ?, claim = ? WHERE number = ?"
+                    db.execute(query, (epoch + 1, released, number))
                     taken.append(lost)
         return taken
 
