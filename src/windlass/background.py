@@ -94,26 +94,28 @@ class BackgroundTasks:
     async def drive(self, child: Detached, answers: AnyAnswers, *, takeover: bool = False) -> State:
         """A child's turn, to its end or its next suspension, and then its result to its parent."""
         asked: set[tuple[Any, ...]] = set()
-        state = await self._pass(child, answers, takeover=takeover)
-        while state.waiting and (given := await self._ask_approvers(child, state, asked)):
-            state = await self._pass(child, given)
-        if state.over:
+        state, stored = await self._pass(child, answers, takeover=takeover)
+        while stored and state.waiting and (given := await self._ask_approvers(child, state, asked)):
+            state, stored = await self._pass(child, given)
+        if not stored:
+            log.warning("background child %r was interrupted: its session could not be written", child.started.session)
+        elif state.over:
             await self._deliver(child, state)
         return state
 
-    async def _pass(self, child: Detached, answers: AnyAnswers, *, takeover: bool = False) -> State:
-        """One pass over a child's turn."""
+    async def _pass(self, child: Detached, answers: AnyAnswers, *, takeover: bool = False) -> tuple[State, bool]:
+        """One pass over a child's turn. False if its log does not have how it ended: it can be resumed."""
         async with self._sessions.alone(child.started.session, takeover=takeover) as running:
             fold = running.fold
             began = fold.turn is not None
             if began and over(fold):
                 if answers:
                     check_resumable(fold.state)
-                return fold.state
+                return fold.state, True
             if not began and (child.task is None or await self._was_erased(child)):
-                return fold.state
+                return fold.state, True
             if began and not answers and self._waits(child, running):
-                return fold.state
+                return fold.state, True
             if not began and child.injected is None:
                 child = replace(child, injected=await self._injected(child))
             segment = detached_pass(child, fold, running.claim, answers, mail=running.mail, took_over=running.took_over)
@@ -124,9 +126,10 @@ class BackgroundTasks:
                 watch_inboxes(self._store)
             try:
                 if began and await take_partial_answers(segment):
-                    return segment.state
+                    return segment.state, True
                 with placed_below(segment):
-                    return await drive_wrapped(segment)
+                    state = await drive_wrapped(segment)
+                return state, segment.journal.broken is None
             finally:
                 segment.site.close()
                 segment.journal.seal()

@@ -31,7 +31,7 @@ from windlass import (
     TurnStarting,
     tool,
 )
-from windlass.errors import ConfigError, HookError, SessionBusy, SessionError
+from windlass.errors import ConfigError, HookError, SessionBusy, SessionError, StoreError
 from windlass.messages import Usage
 from windlass.records import MessageAdded
 from windlass.stores import MemoryStore, SQLiteStore
@@ -118,6 +118,33 @@ async def test_the_turn_goes_on_and_the_next_one_reads_the_result():
     assert texts(second)[2] == f"Result of background task {tasks[0].session} {RESULT}"
     third = await agent.run("again?", session="s")
     assert sum("Result of" in text for text in texts(third)) == 1
+
+
+class OnceUnwritable(MemoryStore):
+    """Refuses one write to the session of a child, at its second step."""
+
+    refuse = True
+
+    async def append(self, session: str, records: Any, expected: int, claim: Any = None) -> bool:
+        if self.refuse and "//" in session and any(isinstance(one, ToolReturned) for one in records):
+            self.refuse = False
+            raise StoreError("the disk is full")
+        return await super().append(session, records, expected, claim)
+
+
+async def test_a_child_that_could_not_be_written_has_no_result_yet_and_goes_on_when_it_is_resumed():
+    """Its log does not have the end, so its parent must not be told of one."""
+    child, tasks = kid(calls("pay", n=1), says("fine")), list[Any]()
+    agent = parent(child, store=OnceUnwritable(), tasks=tasks)
+    await agent.run("go", session="s")
+    with pytest.raises(SessionError, match="was interrupted"):
+        await tasks[0].result()
+    [task] = await agent.resume_background("s")
+    assert (await task.result()).text == "fine"
+    second = await agent.run("and now?", session="s")
+    assert [text for text in texts(second) if "Result of" in text] == [
+        f"Result of background task {task.session} {RESULT}"
+    ]
 
 
 async def test_a_running_turn_reads_the_result_at_its_next_step():
