@@ -104,6 +104,24 @@ def pure_payment(world: SimulatedWorld) -> Agent[Any, Any]:
     return Agent(model(), tools=[pay])
 
 
+def own_retry(world: SimulatedWorld) -> Agent[Any, Any]:
+    """A tool pays again if the answer takes too long."""
+
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        for _ in range(2):
+            world.effect("paid")
+            try:
+                await asyncio.wait_for(world.pause(), 0.3)
+            except TimeoutError:
+                continue
+            return "paid"
+        return "perhaps paid"
+
+    return Agent(model(), tools=[pay])
+
+
 def safe_payment(world: SimulatedWorld) -> Agent[Any, Any]:
     """A payment says that a retry is safe, and an error after it leads to a second one."""
 
@@ -234,9 +252,83 @@ def asks_again(world: SimulatedWorld) -> Agent[Any, Any]:
     return agent
 
 
-# ---------------------------------------------------------------- nondeterminism
+# ---------------------------------------------------------------- variables of the module
 
 _calls = 0
+_paid: set[int] = set()
+
+
+def global_counter(world: SimulatedWorld) -> Agent[Any, Any]:
+    """Receipts have a number that a variable of the module counts: after a crash it begins again."""
+
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        global _calls
+        _calls += 1
+        world.data.setdefault("receipts", []).append(_calls)
+        return f"receipt {_calls}"
+
+    return Agent(model(), tools=[pay])
+
+
+def one_receipt_a_number(moment: Moment) -> None:
+    receipts = moment.world.data.get("receipts", [])
+    assert len(receipts) == len(set(receipts)), f"two receipts have a number: {receipts}"
+
+
+def global_gate(world: SimulatedWorld) -> Agent[Any, Any]:
+    """A gate remembers in a set of the module what was paid."""
+
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        world.data.setdefault("amounts", []).append(amount)
+        return "paid"
+
+    agent: Agent[Any, Any] = Agent(model(), tools=[pay])
+
+    @agent.gate(ToolCalling, tool="pay")
+    def once(event: ToolCalling) -> Deny | None:
+        amount = event.call.arguments["amount"]
+        if amount in _paid:
+            return Deny("it is paid")
+        _paid.add(amount)
+        return None
+
+    return agent
+
+
+def paid_once(moment: Moment) -> None:
+    amounts = moment.world.data.get("amounts", [])
+    assert len(amounts) == len(set(amounts)), f"paid twice: {amounts}"
+
+
+at_a_time = asyncio.Semaphore(1)
+table: dict[int, str] = {}
+
+
+def in_the_module(world: SimulatedWorld) -> Agent[Any, Any]:
+    """Nothing is wrong: a semaphore of the module, and a table that an invariant knows, which is of the world."""
+
+    @tool
+    async def reserve(seat: int, guest: str) -> str:
+        """Reserve a seat for a guest."""
+        async with at_a_time:
+            await world.pause()
+            return table.setdefault(seat, guest)
+
+    return Agent(model(), tools=[reserve])
+
+
+def every_seat_that_was_given_is_in_the_table(moment: Moment) -> None:
+    given = moment.world.data.setdefault("given", set())
+    if isinstance(moment.record, ToolReturned) and moment.record.result.status == "ok":
+        given.add(moment.record.result.text)
+    assert given <= set(table.values())
+
+
+# ---------------------------------------------------------------- nondeterminism
 
 
 def real_time(world: SimulatedWorld) -> Agent[Any, Any]:
@@ -246,19 +338,6 @@ def real_time(world: SimulatedWorld) -> Agent[Any, Any]:
     async def pay(amount: int) -> str:
         """Pay."""
         return f"paid at {time.time()}"
-
-    return Agent(model(), tools=[pay])
-
-
-def global_counter(world: SimulatedWorld) -> Agent[Any, Any]:
-    """A number in the module goes on from session to session."""
-
-    @tool(effect="pure")
-    async def pay(amount: int) -> str:
-        """Pay."""
-        global _calls
-        _calls += 1
-        return f"payment {_calls}"
 
     return Agent(model(), tools=[pay])
 

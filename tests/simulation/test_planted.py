@@ -35,7 +35,14 @@ BUGS: dict[str, tuple[Simulation, str, int]] = {
         Simulation(planted.asks_again, grammar=planted.PAYMENTS), "endless", 4,
     ),
     "the real time": (Simulation(planted.real_time, grammar=planted.PAYMENTS), "nondeterminism", 2),
-    "a counter in the module": (Simulation(planted.global_counter, grammar=planted.PAYMENTS), "nondeterminism", 2),
+    "a counter in the module": (
+        Simulation(planted.global_counter, grammar=planted.PAYMENTS, invariants=[planted.one_receipt_a_number]),
+        "one_receipt_a_number", 60,
+    ),
+    "a gate that remembers in the module": (
+        Simulation(planted.global_gate, grammar=planted.PAYMENTS, invariants=[planted.paid_once]), "paid_once", 100,
+    ),
+    "a tool that tries again by itself": (Simulation(planted.own_retry, grammar=planted.PAYMENTS), "effect", 10),
     "real dice": (
         Simulation(planted.real_chance, grammar=planted.PAYMENTS, faults=Faults.none()), "nondeterminism", 401,
     ),

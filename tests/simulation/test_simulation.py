@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import json
+import multiprocessing
 import os
 import select
 import signal
@@ -14,18 +15,25 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date, timedelta
+from decimal import Decimal
+from importlib import import_module
 from pathlib import Path
 from time import sleep
-from typing import Any
+from time import sleep as doze
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
-from windlass import Agent, Ask, ToolCall, ToolCalling, tool
+from windlass import Agent, Ask, ToolCall, ToolCalling, Turn, tool
 from windlass.capabilities import Retry
 from windlass.cli import main
 from windlass.errors import ConfigError
-from windlass.records import ModelReplied, ToolCalled, ToolReturned
+from windlass.records import Answered, ModelReplied, ToolCalled, ToolReturned, TurnEnded
 from windlass.testing import (
     Faults,
     Grammar,
@@ -142,6 +150,70 @@ def test_everything_that_may_happen_happens_in_some_session() -> None:
     }  # fmt: skip
 
 
+def test_variables_of_a_module_are_memory_of_the_process_or_of_the_world_if_an_invariant_uses_them() -> None:
+    invariants = [planted.every_seat_that_was_given_is_in_the_table]
+    simulation = Simulation(planted.in_the_module, grammar=planted.SEATS, invariants=invariants)
+    report = simulation.run(seeds=120)
+    assert report.crashes > 5
+    assert planted.table == {}
+    assert not planted.at_a_time.locked()
+
+
+def test_people_answer_in_any_order() -> None:
+    orders: set[tuple[str, ...]] = set()
+
+    @tool
+    async def ask(number: int) -> str:
+        """Ask."""
+        return ""
+
+    def build() -> Agent[Any, Any]:
+        agent: Agent[Any, Any] = Agent(ScriptedModel(), tools=[ask])
+
+        @agent.gate(ToolCalling)
+        def gate(event: ToolCalling) -> Ask:
+            return Ask("May it?")
+
+        return agent
+
+    def note(moment: Moment) -> None:
+        if isinstance(moment.record, Answered):
+            moment.world.data.setdefault("answers", []).append(moment.record.id.rpartition("/")[2])
+        if moment.at_end:
+            orders.add(tuple(moment.world.data.get("answers", ())))
+
+    simulate(build, seeds=60, grammar=Grammar(parallel=3, steps=(1, 1), turns=(1, 1)), invariants=[note])
+    assert len([order for order in orders if sorted(order) == ["1", "2", "3"]]) > 3
+
+
+def test_agents_in_the_background_are_answered_continued_and_come_to_their_end() -> None:
+    ended: Counter[str] = Counter()
+
+    def build(world: SimulatedWorld) -> Agent[Any, Any]:
+        child: Agent[Any, Any] = Agent(ScriptedModel(), tools=[planted.pay], name="payer")
+
+        @child.gate(ToolCalling, tool="pay")
+        def ask(event: ToolCalling) -> Ask:
+            return Ask("May it pay?")
+
+        @tool(effect="pure")
+        async def have_it_paid(turn: Turn[Any]) -> str:
+            """Have it paid."""
+            await turn.delegate(child, "Pay.", background=True)
+            return "begun"
+
+        return Agent(ScriptedModel(), tools=[have_it_paid], subagents=[child])
+
+    def note(moment: Moment) -> None:
+        if isinstance(moment.record, TurnEnded) and "//" in moment.session:
+            ended[type(moment.record.outcome).__name__] += 1
+
+    report = simulate(build, seeds=100, invariants=[note])
+    assert ended["Completed"] > 20
+    assert report.crashes > 10
+    assert report.never_ran == ()
+
+
 # ---------------------------------------------------------------- virtual time
 
 
@@ -188,6 +260,33 @@ def test_a_plain_tool_and_a_thread_of_asyncio_work() -> None:
 
 
 # ---------------------------------------------------------------- nothing is real
+
+
+@tool
+def sleeps_by_another_name() -> str:
+    """Sleep."""
+    doze(0.001)
+    return ""
+
+
+@tool
+def starts_multiprocessing() -> str:
+    """Start."""
+    multiprocessing.get_context("spawn").Process(target=print).start()
+    return ""
+
+
+@tool
+def uses_a_pool() -> str:
+    """Start."""
+    ThreadPoolExecutor().submit(print)
+    return ""
+
+
+@tool
+def replaces_itself() -> str:
+    """Start."""
+    os.execvp("true", ["true"])
 
 
 @tool
@@ -297,6 +396,10 @@ def runs_loop() -> str:
         (spawns, "starts a process"),
         (sleeps, "sleeps in real time"),
         (sleeps_by_name, "sleeps in real time"),
+        (sleeps_by_another_name, "sleeps in real time"),
+        (starts_multiprocessing, "starts a process"),
+        (uses_a_pool, "starts a thread"),
+        (replaces_itself, "starts a process"),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -309,6 +412,23 @@ def test_what_is_real_is_refused_by_name(offender: Any, what: str) -> None:
     assert repr(offender.name) in str(refused.value)
     assert refused.value.where.rpartition(":")[0].endswith("test_simulation.py")
     sleep(0)  # it is as it was
+
+
+def test_a_module_that_is_imported_meanwhile_may_sleep_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sleeps_later.py").write_text("from time import sleep\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        import_module("sleeps_later")
+        return ""
+
+    simulate(lambda: Agent(ScriptedModel(), tools=[look]), seeds=5)
+    sys.modules["sleeps_later"].sleep(0)
 
 
 def test_a_plain_wrap_is_refused_and_says_why() -> None:
@@ -368,6 +488,56 @@ def test_the_model_calls_what_the_grammar_allows() -> None:
     assert {arguments["amount"] for _, arguments in called} == {7, 20, 21}
     with pytest.raises(ConfigError, match="no such tool"):
         simulate(build, seeds=1, grammar=Grammar(may_call("paint")))
+
+
+class Part(msgspec.Struct):
+    code: Annotated[str, msgspec.Meta(pattern=r"^[A-Z]{2,3}-(\d+|[^a-z ]x)$")]
+    price: Decimal
+    size: Annotated[float, msgspec.Meta(gt=0.1, lt=0.9)] = 0.5
+
+
+def test_arguments_fit_every_kind_of_type() -> None:
+    refused: list[str] = []
+
+    @tool
+    async def order(parts: list[Part], day: date, wait: timedelta, key: UUID, place: tuple[int, str]) -> str:
+        """Order."""
+        return ""
+
+    @tool
+    async def store(counts: dict[str, int], names: frozenset[str], data: bytes, colour: Literal["red", 3]) -> str:
+        """Store."""
+        return ""
+
+    def note(moment: Moment) -> None:
+        if isinstance(moment.record, ToolReturned) and "was not run" in moment.record.result.text:
+            refused.append(moment.record.result.text)
+
+    def build() -> Agent[Any, Any]:
+        return Agent(ScriptedModel(), tools=[order, store])
+
+    report = simulate(
+        build, seeds=60, grammar=Grammar(wrong=0.0, steps=(2, 4)), faults=Faults.none(), invariants=[note]
+    )
+    assert refused == []
+    assert report.never_ran == ()
+
+
+def test_a_tool_that_never_ran_is_named() -> None:
+    @tool
+    async def meet(at: Annotated[str, msgspec.Meta(pattern=r"^(?=a)b$")]) -> str:
+        """Meet."""
+        return ""
+
+    report = simulate(lambda: Agent(ScriptedModel(), tools=[meet, planted.pay]), seeds=30)
+    assert report.never_ran == ("meet",)
+    assert "ran in no session: meet" in str(report)
+
+
+def test_a_grammar_that_fails_is_an_error() -> None:
+    grammar = Grammar(may_call("pay", amount=lambda random: 1 // 0))
+    with pytest.raises(ConfigError, match="ZeroDivisionError"):
+        simulate(planted.pays, seeds=20, grammar=grammar)
 
 
 def test_an_agent_object_can_be_simulated_and_used_afterwards() -> None:
@@ -543,6 +713,21 @@ def test_the_printed_test_fails_in_a_process_of_its_own(app: Path) -> None:
     printed = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, cwd=app, check=True).stdout
     assert "from script import build, never_refunds" in printed
     assert_fails_when_pasted(printed, app)
+
+
+def test_every_kind_of_failure_is_reported() -> None:
+    def check(number: int) -> Any:
+        def invariant(moment: Moment) -> str:
+            return "bad" if moment.world.seed == number else ""
+
+        invariant.__name__ = f"check_{number}"
+        return invariant
+
+    simulation = Simulation(planted.pays, invariants=[check(number) for number in range(5)], scope={"user": "ann"})
+    text = str(simulation.report(seeds=10))
+    assert [f"check_{number}: bad" in text for number in range(5)] == [True] * 5
+    assert "scope={'user': 'ann'}" in text
+    assert "in the same ways" not in text
 
 
 def test_what_cannot_be_imported_is_named_in_the_printed_test() -> None:

@@ -29,7 +29,11 @@ from .loops import SimulatedLoop
 from .plays import Play
 from .refusals import check_refused, refusing
 from .threads import SimulatedThreads
+from .variables import Variables
 from .worlds import Stage, Violation
+
+COLLECT = 16
+"""Of sessions that run alone, one in so many is followed by a collection of garbage."""
 
 _CLOSES = 50
 """How often the coroutines of a dead process are told to end."""
@@ -45,10 +49,11 @@ class Setting(Struct, frozen=True, eq=False):
     store: Callable[[], Store]
     scope: Callable[[], Any]
     patience: float
+    variables: Variables
 
 
 class Played(Struct, frozen=True, eq=False):
-    """A session that was played: what went wrong, the choices that it was made of, and its log."""
+    """A session that was played: what went wrong, the choices that it was made of, its log, and which tools ran."""
 
     seed: int
     violations: tuple[Violation, ...]
@@ -57,7 +62,7 @@ class Played(Struct, frozen=True, eq=False):
     steps: int
     records: int
     crashes: int
-    notes: tuple[str, ...] = ()
+    tools: dict[str, bool]
 
     @property
     def lines(self) -> list[str]:
@@ -66,7 +71,22 @@ class Played(Struct, frozen=True, eq=False):
 
 
 def play(setting: Setting, cases: Sequence[SimulatedCase], *, verify: bool = False) -> list[Played]:
-    """Play sessions beside each other, in one event loop."""
+    """Play sessions beside each other, in one event loop; or one by one, if they share variables of a module."""
+    variables = setting.variables
+    if not variables.alone:
+        played = _play(setting, cases, verify=verify)
+        if not variables.changed():
+            return played
+        variables.alone = True
+    try:
+        return [_play(setting, [case], verify=verify)[0] for case in cases]
+    finally:
+        variables.reset()
+
+
+def _play(setting: Setting, cases: Sequence[SimulatedCase], *, verify: bool) -> list[Played]:
+    if setting.variables.alone:
+        setting.variables.reset()
     batch = _Batch(setting, cases)
     running = asyncio._get_running_loop()
     asyncio._set_running_loop(None)  # a test may be async: it waits for the whole simulation
@@ -75,7 +95,8 @@ def play(setting: Setting, cases: Sequence[SimulatedCase], *, verify: bool = Fal
     finally:
         asyncio._set_running_loop(running)
         del batch
-        gc.collect()
+        if len(cases) > 1 or cases[0].seed % COLLECT == 0:
+            gc.collect()
 
 
 @contextmanager
@@ -115,7 +136,7 @@ class _Batch:
         plays = []
         for world in self.worlds:
             world.watcher = Watcher(world, setting.invariants)
-            plays.append(Play(world, loop, setting.build, setting.scope(), setting.patience))
+            plays.append(Play(world, loop, setting.build, setting.scope(), setting.patience, setting.variables))
 
         async def all_of_them() -> None:
             LIFE.set(None)  # what drives the sessions belongs to none of their processes
@@ -188,6 +209,7 @@ def _played(world: Stage) -> Played:
         sum([watcher_fold.steps for watcher_fold in [world.watcher.fold_of(name) for name in logs]]),
         sum([len(log) for log in logs.values()]),
         world.crashes,
+        world.watcher.tools_run(),
     )
 
 

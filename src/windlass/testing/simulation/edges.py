@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from windlass.deltas import AnyDelta
-from windlass.errors import StoreError
+from windlass.errors import ConfigError, StoreError
 from windlass.logs import Log
 from windlass.messages import ModelReply, ModelRequest, Usage
 from windlass.ownership import Claim, Ownership, Passes
@@ -23,6 +23,7 @@ from windlass.tools import Tool
 from .grammar import ERRORS, SAYS, Reply
 from .lives import LIFE
 from .loops import running
+from .refusals import remembered
 from .values import fitting
 from .worlds import EPOCH, INVOCATION, Invocation, Stage, current
 
@@ -225,7 +226,10 @@ async def _next_reply(world: Stage, request: ModelRequest, *, streamed: bool) ->
     """The next reply of the grammar, after the time that it takes. Without a choice, the first text it may say."""
 
     def make(random: Any) -> Reply:
-        reply = world.speaker.reply(random, request, world.steps)
+        try:
+            reply = world.speaker.reply(random, request, world.steps)
+        except Exception as error:
+            raise remembered(ConfigError(f"simulate: the grammar could not make a reply: {error!r}")) from error
         return reply if world.calm else world.chances.model(random, reply, streamed=streamed)
 
     chosen: Reply = world.draw("reply", make) or {}
@@ -330,7 +334,7 @@ def _start(world: Stage, tool: Tool[..., Any], args: tuple[Any, ...], kwargs: Ma
     if world.watcher is not None:
         world.watcher.started(tool.name, tool.effect == "unsafe")
     supplied = dict(tool.supplied)
-    return Invocation(tool.name, (*args, *[value for key, value in kwargs.items() if key not in supplied]), set())
+    return Invocation(tool.name, (*args, *[value for key, value in kwargs.items() if key not in supplied]))
 
 
 def _fail_at(world: Stage, chosen: Mapping[str, Any], when: str) -> None:

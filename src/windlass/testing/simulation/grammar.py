@@ -138,7 +138,7 @@ class Speaker:
         schema = spec.schema
         properties = {name: of for name, of in schema.get("properties", {}).items() if name not in given}
         arguments: dict[str, Any] = fitting({**schema, "type": "object", "properties": properties})(random)
-        return {**arguments, **{name: drawn(value, random) for name, value in given.items()}}
+        return {**arguments, **{name: msgspec.to_builtins(drawn(value, random)) for name, value in given.items()}}
 
 
 def _replies(request: ModelRequest) -> int:

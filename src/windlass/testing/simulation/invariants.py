@@ -91,6 +91,10 @@ class Watcher:
         found = self.tools.get(tool)
         return None if found is None else found.spec
 
+    def tools_run(self) -> dict[str, bool]:
+        """The tools that do their work here, and whether they have."""
+        return {name: self._started[name] > 0 for name, tool in self.tools.items() if tool.effect != "resumable"}
+
     # ------------------------------------------------------------ while it runs
 
     def appended(self, session: str, records: Sequence[Record], expected: int) -> None:
@@ -240,13 +244,13 @@ class Watcher:
 
 def _repeated(tool: str, values: str, name: str, count: int, calls: int) -> str:
     if calls:
-        happened = (
-            f"{name!r} happened in {count} runs of tool {tool!r} with {values}, of which the log has {calls} calls"
-        )
+        times = f"{calls} call" if calls == 1 else f"{calls} calls"
+        happened = f"{name!r} happened {count} times in tool {tool!r} with {values}, of which the log has {times}"
     else:
         happened = f"{name!r} happened in a run of tool {tool!r} with {values} of which the log knows nothing"
-    rules = "what the tool declares (`effect`, `retry`) lets it run before its start is stored, or again"
-    return f"the effect {happened}: {rules}. Declare it unsafe, or use its idempotency key"
+    declares = "what it declares (`effect`, `retry`) lets it run again or before its start is stored"
+    remedy = "Declare it unsafe, or use its idempotency key"
+    return f"the effect {happened}: its own code repeats it, or {declares}. {remedy}"
 
 
 def _again(record: Record) -> Record:
@@ -257,12 +261,7 @@ def _again(record: Record) -> Record:
 
 def _left_over(logs: dict[str, list[Record]]) -> list[str]:
     """The sub-agents that have not ended, although the turn that they work for has."""
-    started = [
-        (name, record.session)
-        for name, log in logs.items()
-        for record in log
-        if isinstance(record, Delegated) and not record.background
-    ]
+    started = [(name, record.session) for name, log in logs.items() for record in log if isinstance(record, Delegated)]
     if not started:
         return []
     states = {name: fold(name, log) for name, log in logs.items()}

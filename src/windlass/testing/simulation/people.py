@@ -21,8 +21,9 @@ _WAITS = (60.0, 3_600.0, 86_400.0)
 async def answers_to(world: Stage, waiting: Sequence[Asked]) -> dict[str, AnyResolution]:
     """What people answer to open questions, when they have answered. Some may be left open."""
     order = list(waiting)
-    if len(order) > 1 and world.draw("order", lambda random: True if random.random() < 0.5 else None):
-        order.reverse()
+    if len(order) > 1 and (first := world.draw("order", partial(_shuffle, len(order)))):
+        known = [place for place in first if place < len(waiting)]
+        order = [waiting[place] for place in dict.fromkeys((*known, *range(len(waiting))))]
     answers: dict[str, AnyResolution] = {}
     for asked in order:
         chosen: dict[str, Any] = world.draw("person", partial(_choose, world, asked)) or {}
@@ -33,6 +34,12 @@ async def answers_to(world: Stage, waiting: Sequence[Asked]) -> dict[str, AnyRes
         if chosen.get("does") != "nothing":
             answers[asked.id] = _answer(world, asked, chosen)
     return answers
+
+
+def _shuffle(count: int, random: Random) -> list[int] | None:
+    """The order of the answers, if it is not that of the questions."""
+    order = random.sample(range(count), count)
+    return None if order == list(range(count)) else order
 
 
 def _choose(world: Stage, asked: Asked, random: Random) -> dict[str, Any] | None:

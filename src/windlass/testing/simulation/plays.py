@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from windlass.states import State, over
 from .grammar import MESSAGES
 from .loops import SimulatedLoop
 from .people import answers_to
+from .variables import Variables
 from .worlds import SESSION, Stage, describe_running
 
 CALM_AFTER = 6
@@ -39,12 +41,15 @@ Build = Callable[[Stage], Agent[Any, Any]]
 class Play:
     """One session, from its first message to its end."""
 
-    def __init__(self, world: Stage, loop: SimulatedLoop, build: Build, scope: Any, patience: float) -> None:
+    def __init__(
+        self, world: Stage, loop: SimulatedLoop, build: Build, scope: Any, patience: float, variables: Variables
+    ) -> None:
         self.world = world
         self._loop = loop
         self._build = build
         self._scope = scope
         self._patience = patience
+        self._variables = variables
         self._final: State | None = None
         self._answered = False
         world.act = self._act
@@ -59,6 +64,8 @@ class Play:
         for number in range(1, turns + 1):
             if not world.violations:
                 await self._turn(number)
+            if not world.violations and self._at_work():
+                await self._meanwhile(number == turns)
         if not world.violations:
             await self._close()
         if not world.violations:
@@ -67,6 +74,8 @@ class Play:
     def _start(self) -> None:
         """Start a process: the agent is built anew."""
         world = self.world
+        if world.lives and self._variables.alone:
+            self._variables.reset(crash=True)
         life = world.begin()
         assert world.watcher is not None
         try:
@@ -150,6 +159,52 @@ class Play:
         """The process ends in good order: observers hear of everything."""
         self.world.calm = True
         await self._live(lambda agent: agent.aclose())
+
+    # ------------------------------------------------------------ in the background
+
+    def _at_work(self) -> list[str]:
+        """The sessions of the agents in the background that have not come to their end."""
+        watcher = self.world.watcher
+        assert watcher is not None
+        started = [child.started.session for child in watcher.fold_of().background if not child.taken]
+        return [session for session in started if not over(watcher.fold_of(session))]
+
+    async def _meanwhile(self, last: bool) -> None:
+        """Between two turns, agents in the background may get on; after the last turn they come to their end."""
+        world, watcher = self.world, self.world.watcher
+        assert watcher is not None
+        passes = PASSES if last else int(world.draw("meanwhile", lambda random: random.randint(0, 2)) or 0)
+        idle, steps = 0, -1
+        while idle < passes and (working := self._at_work()) and not world.violations:
+            now = sum([watcher.fold_of(session).steps for session in working])
+            idle, steps = 0 if last and now != steps else idle + 1, now
+            world.calm = idle >= CALM_AFTER
+            asked = {session: watcher.fold_of(session).state.waiting for session in working}
+            answers = (
+                {}
+                if self._answered
+                else await answers_to(world, [one for waiting in asked.values() for one in waiting])
+            )
+            self._answered = False
+            given = {
+                session: {one.id: answers[one.id] for one in waiting if one.id in answers}
+                for session, waiting in asked.items()
+            }
+            await self._live(lambda agent, given=given: self._go_on(agent, given))  # type: ignore[misc]
+        if last and not world.violations and (left := [one for one in self._at_work() if one in watcher.logs]):
+            world.violate("endless", f"the agent in session {left[0]!r}, in the background, does not come to its end")
+
+    async def _go_on(self, agent: Agent[Any, Any], given: Mapping[str, Mapping[str, AnyResolution]]) -> None:
+        """Hand over the answers to what agents in the background ask, and wait for all of them."""
+        for session, answers in given.items():
+            if answers and self.world.draw("apart", lambda random: True if random.random() < 0.2 else None):
+                for ask_id, answer in answers.items():
+                    await agent.resolve(session, ask_id, answer)
+            elif answers:
+                await agent.resume(session, answers=answers, scope=self._scope)
+        for task in await agent.resume_background(SESSION, scope=self._scope):
+            with suppress(SessionError):  # it was interrupted: the next pass continues it
+                await task.result()
 
     # ------------------------------------------------------------ in the process
 

@@ -39,7 +39,7 @@ class NotSimulated(ConfigError):
         self.where = where
 
 
-_refused: list[NotSimulated] = []
+_refused: list[ConfigError] = []
 
 
 def refuse(what: str, hint: str = "") -> NoReturn:
@@ -51,24 +51,34 @@ def refuse(what: str, hint: str = "") -> NoReturn:
     tool = life.world.tool_in_use() if life is not None else ""
     who = f"tool {tool!r}" if tool else "the agent's code"
     remedy = hint or "give the agent a stand-in for it, such as simulate(…, tools={…})"
-    error = NotSimulated(f"{who} {what}, in {where}, which cannot be simulated: {remedy}", where=where)
+    raise remembered(NotSimulated(f"{who} {what}, in {where}, which cannot be simulated: {remedy}", where=where))
+
+
+def remembered(error: ConfigError) -> ConfigError:
+    """The error, which `check_refused` raises after the session even if the agent's own code catches it."""
     _refused.append(error)
-    raise error
+    return error
 
 
 def check_refused() -> None:
-    """Raise the first refusal, if there was one."""
+    """Raise the first error that was remembered, if there was one."""
     if _refused:
         first = _refused[0]
         _refused.clear()
         raise first
 
 
+_simulating: set[int] = set()
+"""The threads in which something is simulated now."""
+
+
 @contextmanager
 def refusing() -> Generator[None, None, None]:
     """Refuse real threads, sockets, processes, signals and sleeps of this thread within a block."""
     _refused.clear()
+    mine = threading.get_ident()
     undo: list[Callable[[], None]] = []
+    _simulating.add(mine)
     try:
         for owner, name, what, hint in _REAL:
             if hasattr(owner, name):
@@ -78,6 +88,7 @@ def refusing() -> Generator[None, None, None]:
     finally:
         for restore in reversed(undo):
             restore()
+        _simulating.discard(mine)
 
 
 _SLEEPS = "write `await asyncio.sleep(…)`, whose time is virtual"
@@ -85,6 +96,7 @@ _THREADS = "use asyncio.to_thread, which is simulated"
 _WAITS = "wait with asyncio.Event, asyncio.Queue or asyncio.Condition"
 _LOOPS = "write it as `async def`, and await"
 _SIGNALS = ("signal", "alarm", "setitimer", "pause", "raise_signal", "sigwait", "sigwaitinfo", "sigtimedwait")
+_PROCESSES = ("fork", "forkpty", "system", "popen", "posix_spawn", "posix_spawnp", "execv", "execve")
 _REAL: list[tuple[Any, str, str, str]] = [
     (threading.Thread, "start", "starts a thread", _THREADS),
     (socket.socket, "__init__", "opens a socket", ""),
@@ -92,7 +104,8 @@ _REAL: list[tuple[Any, str, str, str]] = [
     (socket, "gethostbyname", "looks up a host", ""),
     (subprocess.Popen, "__init__", "starts a process", ""),
     (time, "sleep", "sleeps in real time", _SLEEPS),
-    *[(os, name, "starts a process", "") for name in ("fork", "forkpty", "system", "popen", "posix_spawn")],
+    *[(os, name, "starts a process", "") for name in _PROCESSES],
+    (sys.modules.get("_posixsubprocess"), "fork_exec", "starts a process", ""),  # multiprocessing calls it
     *[(os, name, "sends a signal", "") for name in ("kill", "killpg")],
     *[(signal, name, "uses signals", "") for name in _SIGNALS],
     *[(select, name, "waits in real time", _SLEEPS) for name in ("select", "poll", "epoll", "kqueue")],
@@ -106,11 +119,11 @@ _REAL: list[tuple[Any, str, str, str]] = [
 
 
 def _replace(owner: Any, name: str, what: str, hint: str) -> Callable[[], None]:
-    real, mine = getattr(owner, name), threading.get_ident()
+    real = getattr(owner, name)
     own = name in vars(owner)
 
-    def refused(*args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != mine:
+    def refused(*args: Any, **kwargs: Any) -> Any:  # a module that is imported meanwhile keeps it for good
+        if threading.get_ident() not in _simulating or (owner is threading.Condition and _only_looks(*args, **kwargs)):
             return real(*args, **kwargs)
         return refuse(what, hint)
 
@@ -118,14 +131,18 @@ def _replace(owner: Any, name: str, what: str, hint: str) -> Callable[[], None]:
     return lambda: setattr(owner, name, real) if own else delattr(owner, name)
 
 
+def _only_looks(condition: Any, timeout: float | None = None) -> bool:
+    return timeout is not None and timeout <= 0
+
+
 def _replace_sleeps() -> list[Callable[[], None]]:
-    """`from time import sleep` has bound the function to a name of its own."""
+    """`from time import sleep` has bound the function to another name."""
     refused, undo = time.sleep, list[Callable[[], None]]()
     for module in list(sys.modules.values()):
-        found = getattr(module, "__dict__", {}).get("sleep")
-        if type(found) is _BUILTIN and found.__module__ == "time":
-            undo.append(lambda module=module, found=found: setattr(module, "sleep", found))  # type: ignore[misc]
-            setattr(module, "sleep", refused)  # noqa: B010 -- a module of any kind
+        for name, found in list(getattr(module, "__dict__", {}).items()):
+            if type(found) is _BUILTIN and found.__name__ == "sleep" and found.__module__ == "time":
+                undo.append(lambda module=module, name=name, found=found: setattr(module, name, found))  # type: ignore[misc]
+                setattr(module, name, refused)
     return undo
 
 
@@ -133,19 +150,28 @@ _BUILTIN = type(len)
 
 
 def _place() -> str:
-    """The line of the user's code that is running."""
+    """The line of the user's code that is running; if there is none, that of a library."""
+    library = ""
     frame: FrameType | None = inspect.currentframe()
     while frame is not None:
         file = frame.f_code.co_filename
         if is_users(file):
-            return f"{short_path(file)}:{frame.f_lineno}"
+            place = f"{short_path(file)}:{frame.f_lineno}"
+            if not is_library(file):
+                return place
+            library = library or place
         frame = frame.f_back
-    return "code that is not yours"
+    return library or "code that is not yours"
+
+
+def is_library(file: str) -> bool:
+    """Whether a file belongs to an installed package."""
+    return "site-packages" in file or "dist-packages" in file
 
 
 def is_users(file: str) -> bool:
     """Whether a file belongs neither to Windlass nor to Python."""
-    return not file.startswith((_HERE, "<")) and (not file.startswith(_STDLIB) or "site-packages" in file)
+    return not file.startswith((_HERE, "<")) and (not file.startswith(_STDLIB) or is_library(file))
 
 
 def short_path(file: str) -> str:

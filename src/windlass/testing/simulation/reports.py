@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from ast import literal_eval
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ from .worlds import Violation
 if TYPE_CHECKING:
     from .simulations import Simulation
 
+
+ENOUGH = 20
+"""In so many sessions every tool should have run."""
 
 PATIENCE = 300.0
 """After how many virtual seconds without a record a turn hangs, unless it is told otherwise."""
@@ -48,7 +52,8 @@ class Failure(Struct, frozen=True):
 
 
 class SimulationReport(Struct, frozen=True):
-    """What was simulated, and what went wrong. `twice` counts the sessions that were run twice."""
+    """What was simulated, and what went wrong. `twice` counts the sessions that were run twice; `never_ran` are the
+    tools that the models knew and that ran in no session, so nothing is known of them."""
 
     sessions: int
     steps: int
@@ -57,6 +62,7 @@ class SimulationReport(Struct, frozen=True):
     twice: int
     seconds: float
     failures: tuple[Failure, ...] = ()
+    never_ran: tuple[str, ...] = ()
 
     @property
     def rate(self) -> float:
@@ -68,12 +74,22 @@ class SimulationReport(Struct, frozen=True):
         counts = f"{_counted(self.sessions, 'session')}, {_counted(self.steps, 'step')}"
         crashes = _counted(self.crashes, "crash", "crashes")
         head = f"{counts}, {crashes} in {self.seconds:.1f} s ({self.rate:.0f} a second): {failed}"
-        shown = [failure for failure in self.failures if failure.test]
-        others = [failure.seed for failure in self.failures if not failure.test]
+        shown, others, met = [head], list[int](), set[str]()
+        for failure in sorted(self.failures, key=lambda failure: not failure.test):
+            if failure.violation.check in met:
+                others.append(failure.seed)
+            else:
+                met.add(failure.violation.check)
+                shown.append(str(failure))
         if others:
             more = f"{len(others)} more in the same ways: seeds {', '.join(map(str, others[:20]))}"
-            return "\n\n".join([head, *map(str, shown), more + (" …" if len(others) > 20 else "")])
-        return "\n\n".join([head, *map(str, shown)])
+            shown.append(more + (" …" if len(others) > 20 else ""))
+        if self.never_ran and self.sessions >= ENOUGH:
+            names = ", ".join(self.never_ran)
+            shown.append(
+                f"These tools ran in no session: {names}. If their arguments were refused, say what fits: may_call(…)"
+            )
+        return "\n\n".join(shown)
 
 
 def _counted(count: int, one: str, many: str = "") -> str:
@@ -159,11 +175,11 @@ class _Names:
         """The name of a value, or a text that makes it."""
         if (found := _where(value)) is not None:
             return self._imported(*found)
-        if value is None or isinstance(value, str | int | float):
+        if _is_literal(value):
             return repr(value)
         name = getattr(value, "__name__", type(value).__name__.lower())
-        if not name.isidentifier():
-            name = f"the_{len(self._missing) + 1}_function"
+        if not name.isidentifier() or name in self._missing:
+            name = f"the_{len(self._missing) + 1}_{'function' if callable(value) else 'value'}"
         code = getattr(value, "__code__", None)
         place = "" if code is None else f" of {short_path(code.co_filename)}:{code.co_firstlineno}"
         self._missing[name] = f"{_kind(value)}{place}"
@@ -190,7 +206,15 @@ def _where(value: Any) -> tuple[str, str] | None:
     loaded = sys.modules.get(module or "")
     if loaded is not None and name is not None and getattr(loaded, name, None) is value:
         return _importable(loaded), name
-    return _variable(value) if isinstance(value, Agent) else None
+    return None if _is_literal(value) else _variable(value)
+
+
+def _is_literal(value: Any) -> bool:
+    """Whether `repr` makes a text that is the value again."""
+    try:
+        return bool(literal_eval(repr(value)) == value)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return False
 
 
 def _variable(value: Any) -> tuple[str, str] | None:

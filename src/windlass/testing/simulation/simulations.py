@@ -31,6 +31,7 @@ from .reports import (
 )
 from .shrinking import shrink
 from .suspects import Suspects
+from .variables import Variables
 from .worlds import SimulatedWorld, Violation
 
 Target: TypeAlias = Agent[Any, Any] | Callable[[], Agent[Any, Any]] | Callable[[SimulatedWorld], Agent[Any, Any]]
@@ -134,7 +135,13 @@ class Simulation:
             self.store,
             scope if inspect.isroutine(scope) else lambda: scope,
             self.patience,
+            self._variables(),
         )
+
+    def _variables(self) -> Variables:
+        observers = [*self.invariants, *self.tools.values()]
+        namespaces = [fn.__globals__ for fn in (self.target, *observers) if inspect.isfunction(fn)]
+        return Variables(observers, namespaces)
 
     def _built(self, world: SimulatedWorld) -> Agent[Any, Any]:
         make: Any = self.target
@@ -216,6 +223,7 @@ class _Run:
         self._setting = setting
         self._report = Report[SimulationProgress](progress)
         self._failures: list[Failure] = []
+        self._ran: dict[str, bool] = {}
         self._done = self._steps = self._records = self._crashes = self._twice = 0
 
     def over(self, cases: Sequence[SimulatedCase], *, twice: bool) -> SimulationReport:
@@ -234,7 +242,14 @@ class _Run:
         seconds = perf_counter() - began
         self._shrink()
         return SimulationReport(
-            self._done, self._steps, self._records, self._crashes, self._twice, seconds, tuple(self._failures)
+            self._done,
+            self._steps,
+            self._records,
+            self._crashes,
+            self._twice,
+            seconds,
+            tuple(self._failures),
+            tuple([name for name, ran in self._ran.items() if not ran]),
         )
 
     def _play(self, chunk: Sequence[SimulatedCase], sampled: Sequence[SimulatedCase]) -> list[Played]:
@@ -245,6 +260,10 @@ class _Run:
         self._steps += played.steps
         self._records += played.records
         self._crashes += played.crashes
+        allowed = {call.tool for call in self._simulation.grammar.calls}
+        for name, ran in played.tools.items():
+            if not allowed or name in allowed:
+                self._ran[name] = ran or self._ran.get(name, False)
 
     def _look_twice(self, case: SimulatedCase, played: Played) -> None:
         self._twice += 1

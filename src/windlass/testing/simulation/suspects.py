@@ -25,10 +25,17 @@ _CLOCKS: dict[Any, str] = {
         "perf_counter_ns",
         "localtime",
         "gmtime",
+        "ctime",
+        "strftime",
     )
 }
 _RANDOM = {os.urandom: "os.urandom", os.getpid: "os.getpid", id: "id", hash: "hash"}
-_OUTSIDE: dict[Any, str] = {open: "open", sqlite3.connect: "sqlite3.connect"}
+_OUTSIDE: dict[Any, str] = {
+    open: "open",
+    sqlite3.connect: "sqlite3.connect",
+    os.listdir: "os.listdir",
+    os.scandir: "os.scandir",
+}
 _GLOBAL: Any = vars(random)["_inst"]
 
 
@@ -53,8 +60,8 @@ class Suspects:
         """What was found, for a report."""
         if not self._found:
             return (
-                "    (no call of a clock, of a random number or of a file was seen: look for state that outlives a "
-                "session, and for addresses such as those in `<object object at 0x7f…>`)"
+                "    (no call of a clock, of a random number or of a file was seen: look for the order of a set, for "
+                "addresses such as those in `<object object at 0x7f…>`, and for state that outlives a session)"
             )
         return "    the agent's code called " + "; ".join(list(self._found)[:8])
 

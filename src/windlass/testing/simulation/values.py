@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil, floor
 from random import Random
 from typing import Any, TypeAlias
+
+from .patterns import matching
 
 Drawn: TypeAlias = Callable[[Random], Any]
 """Draws a value. It must use nothing but the generator that it is given."""
 
 _TEXTS = ("a", "b", "c", "")
+_FORMATS = {
+    "date-time": ("2026-01-02T03:04:05Z", "2026-03-04T05:06:07+02:00"),
+    "date": ("2026-01-02", "2026-03-04"),
+    "time": ("03:04:05Z", "05:06:07Z"),
+    "duration": ("PT1S", "P1D"),
+    "uuid": ("11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"),
+    "decimal": ("1.5", "20"),
+    "email": ("ann@example.org", "bob@example.org"),
+    "uri": ("https://example.org/a", "https://example.org/b"),
+}
+"""Texts for the formats that a schema may ask for."""
 _DEEP = 6
 
 
@@ -38,7 +52,9 @@ def fitting(schema: Mapping[str, Any]) -> Drawn:
     return lambda random: _value(schema, random, schema, 0)
 
 
-def _value(schema: Mapping[str, Any], random: Random, root: Mapping[str, Any], depth: int) -> Any:
+def _value(schema: Mapping[str, Any] | bool, random: Random, root: Mapping[str, Any], depth: int) -> Any:
+    if isinstance(schema, bool):
+        schema = {}
     if (target := schema.get("$ref")) is not None:
         return _value(_referred(root, target), random, root, depth + 1)
     if "const" in schema:
@@ -57,7 +73,7 @@ def _value(schema: Mapping[str, Any], random: Random, root: Mapping[str, Any], d
         case "integer":
             return _integer(schema, random)
         case "number":
-            return float(_integer(schema, random))
+            return _number(schema, random)
         case "boolean":
             return random.random() < 0.5
         case "null":
@@ -89,27 +105,53 @@ def _integer(schema: Mapping[str, Any], random: Random) -> int:
     high = schema["exclusiveMaximum"] - 1 if "exclusiveMaximum" in schema else high
     if low is None:
         low = 0 if high is None or high >= 0 else high - 3
-    low, step = int(low), int(schema.get("multipleOf", 1)) or 1
-    top = low + 3 * step if high is None else min(int(high), low + 3 * step)
+    low, step = ceil(low), int(schema.get("multipleOf", 1)) or 1
+    top = low + 3 * step if high is None else min(floor(high), low + 3 * step)
     if high is not None and random.random() < 0.1:
-        top = int(high)
+        top = floor(high)
         low = max(low, top - 1)
     low = -(-low // step) * step
     return random.randrange(low, max(top, low) + 1, step)
 
 
+def _number(schema: Mapping[str, Any], random: Random) -> float:
+    low = schema.get("minimum", schema.get("exclusiveMinimum"))
+    high = schema.get("maximum", schema.get("exclusiveMaximum"))
+    if low is not None and high is not None and high - low <= 1:
+        return float(low + high) / 2
+    return float(_integer(schema, random))
+
+
 def _text(schema: Mapping[str, Any], random: Random) -> str:
+    if texts := _FORMATS.get(schema.get("format", "")):
+        return random.choice(texts)
+    if schema.get("contentEncoding") == "base64":
+        return random.choice(("", "YQ==", "YmM="))
+    if (pattern := schema.get("pattern")) and (text := _matching(pattern, schema, random)) is not None:
+        return text
     text = random.choice(_TEXTS[:-1] if schema.get("minLength") else _TEXTS)
     text = text * max(1, int(schema.get("minLength", 1)))
     return text[: schema.get("maxLength")]
 
 
+def _matching(pattern: str, schema: Mapping[str, Any], random: Random) -> str | None:
+    for _ in range(10):
+        text = matching(pattern, random)
+        if text is None or schema.get("minLength", 0) <= len(text) <= schema.get("maxLength", len(text)):
+            return text
+    return None
+
+
 def _array(schema: Mapping[str, Any], random: Random, root: Mapping[str, Any], depth: int) -> list[Any]:
-    least = int(schema.get("minItems", 0))
-    most = least if depth > _DEEP else max(least, min(int(schema.get("maxItems", 2)), least + 2))
-    found: list[Any] = []
+    first = schema.get("prefixItems", ())
+    found = [_value(member, random, root, depth + 1) for member in first]
+    least = max(0, int(schema.get("minItems", 0)) - len(found))
+    most = least if depth > _DEEP else max(least, min(int(schema.get("maxItems", 2)) - len(found), least + 2))
+    members = schema.get("items", {})
+    if members is False:
+        return found
     for _ in range(random.randint(least, most)):
-        value = _value(schema.get("items", {}), random, root, depth + 1)
+        value = _value(members, random, root, depth + 1)
         if not schema.get("uniqueItems") or value not in found:
             found.append(value)
     return found
@@ -117,8 +159,18 @@ def _array(schema: Mapping[str, Any], random: Random, root: Mapping[str, Any], d
 
 def _object(schema: Mapping[str, Any], random: Random, root: Mapping[str, Any], depth: int) -> dict[str, Any]:
     required = schema.get("required", ())
-    return {
+    found = {
         name: _value(member, random, root, depth + 1)
         for name, member in schema.get("properties", {}).items()
         if name in required or (depth <= _DEEP and random.random() < 0.5)
     }
+    others = schema.get("additionalProperties")
+    if isinstance(others, Mapping) and depth <= _DEEP:
+        names = {"minLength": 1, **schema.get("propertyNames", {})}
+        least = int(schema.get("minProperties", 0))
+        for _ in range(random.randint(least, least + 2)):
+            name = str(_value(names, random, root, depth + 1))
+            found.setdefault(name if name not in found else f"{name}{len(found)}", None)
+        for name in [name for name in found if name not in schema.get("properties", {})]:
+            found[name] = _value(others, random, root, depth + 1)
+    return found

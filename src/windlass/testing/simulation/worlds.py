@@ -41,11 +41,10 @@ class Violation(Struct, frozen=True):
 
 
 class Invocation(Struct, eq=False):
-    """A call of a tool's function that runs: the tool, its arguments, and the effects it had so far."""
+    """A call of a tool's function that runs: the tool, and its arguments."""
 
     tool: str
     values: tuple[Any, ...]
-    effects: set[str]
 
 
 INVOCATION: ContextVar[Invocation | None] = ContextVar("windlass_simulated_invocation", default=None)
@@ -84,8 +83,7 @@ class SimulatedWorld:
         self._happened[name, key] += 1
         if key is None:
             invocation = INVOCATION.get()
-            if invocation is not None and name not in invocation.effects:
-                invocation.effects.add(name)
+            if invocation is not None:
                 self._effects[invocation.tool, repr(invocation.values), name] += 1
         return self._happened[name, key]
 
@@ -198,7 +196,7 @@ class Stage(SimulatedWorld):
 
     @property
     def effects(self) -> Counter[tuple[str, str, str]]:
-        """In how many runs of a tool with these arguments something has happened: tool, arguments, effect."""
+        """How often something has happened in runs of a tool with these arguments: tool, arguments, effect."""
         return self._effects
 
     @property
