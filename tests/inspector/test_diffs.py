@@ -65,3 +65,11 @@ def test_a_comparison_that_cannot_be_made_is_an_error_in_words(inspector: Any, q
     status, _, data = ask(inspector, f"/api/diff?{query}")
     assert status in (400, 404)
     assert json.loads(data)["error"]["message"]
+
+
+def test_a_rewrite_is_told_by_its_new_text(inspector: Any):
+    rows = compared(inspector, "mail-old", "desk-8841")["right"]["rows"]
+    texts = [row["text"] for row in rows if row["kind"] == "rewritten"]
+    assert texts[0].startswith("ModelCalling: The tent of order 4417")
+    assert "[card]" in texts[0]
+    assert any(text.startswith('ToolCalling: {"to":"ann@fjell.example"') for text in texts)

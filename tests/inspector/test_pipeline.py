@@ -199,3 +199,18 @@ def test_an_empty_store_teaches_what_to_do(tmp_path: Path, started: Callable[...
         page.evaluate("place => { location.hash = place }", f"#/pipeline/{place}")
         page.wait_for_selector(f".empty:has-text('{words}')")
     page.close()
+
+
+def test_a_delegation_opens_to_the_steps_of_each_agent_by_keyboard(inspector: Any, opened: Callable[..., Any]):
+    page = opened(inspector).go("#/tree/lead-12", ".family")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("ArrowRight")
+    steps = page.locator(".famstep")
+    assert [one.split("\n")[0] for one in steps.all_inner_texts()] == ["model", "find_stock", "model"]
+    assert "rope" in steps.nth(1).inner_text()
+    page.keyboard.press("ArrowLeft")
+    assert steps.count() == 0
+    page.get_by_role("button", name="Steps of lead").click()
+    steps.filter(has_text="find_order").get_by_role("link").click()
+    page.wait_for_selector(".panel h2:text-is('find_order')")

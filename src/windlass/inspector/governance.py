@@ -15,6 +15,7 @@ from windlass.errors import SessionUnknown, StoreError
 from windlass.logs import SessionInfo
 
 from .figures import SEVERITY, HookFigures, Summary, ToolFigures, TurnFigures, summarise
+from .phrases import values_in_one_line
 from .pipelines import changes, condition, is_detailed, observers, points, read_pipeline, stage_of
 from .requests import Call, Endpoint, Endpoints
 from .sessions import session_log
@@ -340,6 +341,8 @@ def _fate(call: Data, effect: str) -> tuple[str, bool]:
 
 
 MOST_AGENTS = 60
+BAR = 160
+"""How many characters say what a bar is about."""
 
 
 async def tree(call: Call) -> Data:
@@ -380,7 +383,9 @@ async def _branch(call: Call, session: str, depth: int, started: Data | None, fo
             open_ = (row["k"] == "tool" and not row["status"]) or bool(row.get("open"))
             bars.append(
                 {"k": "agent" if row.get("child") else kind, "name": name, "a": row["t0"], "b": row["t"], "open": open_,
-                 "step": row["step"], "status": row.get("status", ""), "child": row.get("child", "")}
+                 "step": row["step"], "status": row.get("status", ""), "child": row.get("child", ""),
+                 "n": row["n"], "call": row.get("call", ""),
+                 "text": _words(row)}
             )  # fmt: skip
     total = summary.of(None)
     marks = [
@@ -398,6 +403,15 @@ async def _branch(call: Call, session: str, depth: int, started: Data | None, fo
     begun = {row["child"]: row for row in rows if row.get("child")}
     for child in score.children:
         await _branch(call, child, depth + 1, begun.get(child), found)
+
+
+def _words(row: Data) -> str:
+    """What a bar is about, in a line."""
+    if row["k"] == "tool":
+        return values_in_one_line(str(row.get("final") or row["json"]))[:BAR]
+    if row["k"] == "wait":
+        return "; ".join([str(ask["question"]) for ask in row["asks"]])[:BAR]
+    return str(row.get("text") or "")[:BAR]
 
 
 ENDPOINTS: Endpoints = (

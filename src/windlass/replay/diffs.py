@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from windlass import records as r
-from windlass.decisions import Allow, Answer, Approve, Edit, Reject, Respond, Vote
-from windlass.messages import TextPart, ToolCallPart, Value
+from windlass.decisions import Allow, Approve, Edit, Reject, Respond, Vote
+from windlass.messages import Message, TextPart, ToolCallPart, Value, json_with_surrogates
 from windlass.outcomes import Completed, Failed, Stopped
 
 from .verdicts import said
@@ -82,7 +84,7 @@ def _told(record: r.Record) -> Sequence[tuple[str, str]]:
         case r.HookDecided(event=event, verdict=verdict, answers=answers, shadow=False):
             return [("decided", _by(f"{event}: {said(verdict)}", [hook for hook, _ in answers]))]
         case r.Rewritten(event=event, hook=hook, fields=fields):
-            return [("rewritten", f"{event}: {_plain(dict(fields))} (by {hook})")]
+            return [("rewritten", f"{event}: {_fields(fields)} (by {hook})")]
         case r.Injected(hook=hook, event=event, parts=parts):
             return [("injected", f"{event}: {''.join([getattr(part, 'text', '') for part in parts])} (by {hook})")]
         case r.ToolReturned(name=name, result=result):
@@ -155,5 +157,24 @@ def _outcome(outcome: Any) -> str:
             return type(outcome).__name__.lower()
 
 
+def _fields(fields: Mapping[str, Any]) -> str:
+    """The new values of some fields."""
+    return "; ".join([_field(name, value) for name, value in fields.items()])
+
+
+def _field(name: str, value: Any) -> str:
+    """A new value; arguments are JSON already, and of messages only those count that are new."""
+    if name == "json":
+        return str(value)
+    if name == "messages" and isinstance(value, Mapping) and isinstance(value.get("new"), list):
+        try:
+            return (
+                " ".join([message.text for message in msgspec.convert(value["new"], list[Message])]) or "fewer messages"
+            )
+        except msgspec.ValidationError:
+            return f"{name} {_plain(value)}"
+    return f"{name} {_plain(value)}"
+
+
 def _plain(value: Any) -> str:
-    return str(Answer(value).value)
+    return value if isinstance(value, str) else json_with_surrogates(msgspec.to_builtins(value, enc_hook=str))

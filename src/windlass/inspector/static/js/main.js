@@ -26,7 +26,7 @@ const OTHERS = [
 ];
 const KEYS = [
   [`1 to ${VIEWS.length}`, "go to a view"], ["/", "search; in a turn: find"], ["j  k", "next, previous row"], ["Enter", "open, or show the details"], ["[  ]", "previous, next step"],
-  ["x", "next exception: denied, asked, changed, failed"], ["d  r  w", "details: decisions, request, raw record"], ["a  e  n", "approvals: approve, edit, say no"], ["m", "approvals: make this a rule"], ["c", "sessions: mark one, compare it with another one"], ["g", "what-if: replay"], ["x  [  ]", "evals: next case that did not pass, other runs"], ["c  e  i  n", "breakpoints: go on, change, add text, refuse"], ["End  Home", "last, first row"],
+  ["x", "next exception: denied, asked, changed, failed"], ["d  r  w", "details: decisions, request, raw record"], ["a  e  n", "approvals: approve, edit, say no"], ["m", "approvals: make this a rule"], ["c", "sessions: mark one, compare it with another one"], ["→  ←", "delegation: open, close the steps of an agent"], ["g", "what-if: replay"], ["x  [  ]", "evals: next case that did not pass, other runs"], ["c  e  i  n", "breakpoints: go on, change, add text, refuse"], ["End  Home", "last, first row"],
   ["t", "colours: auto, light, dark"], ["?", "this map"], ["Esc", "close the details, leave a field"],
 ];
 const root = document.getElementById("view"), tabs = document.getElementById("tabs"), help = document.getElementById("help");

@@ -23,6 +23,9 @@ export function watch() {
   });
 }
 
+// Where a session is paused now, if it is.
+export const pausedIn = (session) => info?.paused.find((one) => one.session === session) ?? null;
+
 export async function show(view, _, context) {
   root = view; mode = ""; current = null;
   const found = tail ? await get("/api/breakpoints") : null;

@@ -8,7 +8,7 @@ export function effects(data) {
   const risky = found.rows.filter((row) => row.risk).length;
   if (!found.rows.length) return h("section.empty", {}, mark("allow"), h("h2", {}, "Nothing is in doubt"), h("p", {}, `In ${plural(found.sessions, "session")} every call that began has an outcome in the log. If a process were killed now, nothing would run twice.`), found.missing ? h("p.dim", {}, `${plural(found.missing, "session")} still to be read`) : null);
   return [
-    h("p.lede.first", {}, `${plural(found.of, "call")} of all sessions without an outcome: `, risky ? h("span.v-error", {}, mark("error"), h("b", {}, ` ${risky} in doubt`)) : "none is in doubt", ", the others wait or would run again safely.", found.missing ? h("span.dim", {}, ` ${plural(found.missing, "session")} still to be read.`) : ""),
+    h("p.lede.first", {}, `${plural(found.of, "call")} of all sessions without an outcome: `, risky ? h("span.v-error", {}, mark("error"), h("b", {}, `${risky} in doubt`)) : "none is in doubt", ", the others wait or would run again safely.", found.missing ? h("span.dim", {}, ` ${plural(found.missing, "session")} still to be read.`) : ""),
     h("div.scroll.card", { tabIndex: 0, role: "region", "aria-label": "Calls without an outcome" }, h("table.plain-table.fates", {}, h("thead", {}, h("tr", {}, ["call", "session", "effect", "so far", "if it were killed now, or is resumed"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, found.rows.map((row) => h("tr", { class: row.risk ? "bare" : "" },
         h("th", { scope: "row" }, h("code", {}, row.name), row.attempts > 1 ? tag(`attempt ${row.attempts}`) : null, h("small", {}, short(row.arguments, 90))),

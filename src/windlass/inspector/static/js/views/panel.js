@@ -3,8 +3,8 @@ import { at, get } from "../api.js";
 import { columns, contextOf } from "./context.js";
 import { requestView } from "./request.js";
 import { slices } from "./slices.js";
-import { by, h, mark, tag, tone, verdict } from "../dom.js";
-import { count, moment, money, offset, parsed, plural, short, span } from "../format.js";
+import { bar, by, h, mark, tag, tone, verdict } from "../dom.js";
+import { count, moment, money, offset, oneLine, parsed, plural, short, span } from "../format.js";
 
 let chosen = "decisions", shown = null, run = 0;
 
@@ -33,7 +33,7 @@ function draw() {
   const buttons = tabs.map(([id, name]) => h("button", { type: "button", role: "tab", id: `tab-${id}`, "aria-selected": String(id === current), "aria-controls": "tab-body", tabIndex: id === current ? 0 : -1, on: { click: () => tab(id) } }, name));
   const list = h("div.ptabs", { role: "tablist", "aria-label": "Details", on: { keydown: (event) => { const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key]; if (!by) return; event.stopPropagation(); event.preventDefault(); tab(names[(names.indexOf(current) + by + names.length) % names.length]); el.querySelector('[aria-selected="true"]').focus(); } } }, buttons);
   el.replaceChildren(h("div.ph", {}, h("h2", {}, title(item)), h("code.pid", {}, item.call ?? `record ${item.n}`), shut), list,
-    h("div.pb", { role: "tabpanel", id: "tab-body", "aria-labelledby": `tab-${current}`, tabIndex: 0 }, current === "record" ? records(item, context) : current === "request" ? request(item, context) : item.k === "tool" ? call(item, context) : item.k === "model" ? model(item) : other(item, context)));
+    h("div.pb", { role: "tabpanel", id: "tab-body", "aria-labelledby": `tab-${current}`, tabIndex: 0 }, current === "record" ? records(item, context) : current === "request" ? request(item, context) : item.k === "tool" ? call(item, context) : item.k === "model" ? model(item, context) : other(item, context)));
 }
 let asked = { id: "", el: null };
 function request(item, { session }) {
@@ -125,7 +125,7 @@ export function words(before, after) {
   return [h("span.dim", {}, i > 10 ? "… " : "", same), i < a.length - j ? h("del", {}, a.slice(i, a.length - j).join("")) : null, " ", i < b.length - j ? h("ins", {}, b.slice(i, b.length - j).join("")) : null, h("span.dim", {}, short(a.slice(a.length - j).join(""), 120))];
 }
 
-function model(item) {
+function model(item, { turn }) {
   const before = (item.changes ?? []).filter((one) => one.event === "ModelCalling"), after = (item.changes ?? []).filter((one) => one.event !== "ModelCalling");
   const steps = chain();
   for (const one of before) steps.add("changed", [h("b", {}, one.hook), " rewrote the request"], Object.keys(one.fields).join(", "), time(one.took));
@@ -143,7 +143,7 @@ function model(item) {
     after.length ? section("Changed after it came", after.map(changed)) : null,
     item.thinking ? section("Thinking", h("pre.text", {}, item.thinking)) : null,
     item.text ? section("Reply", h("pre.text", { class: item.rejected ? "struck" : "" }, item.text)) : null,
-    item.calls.length ? section("Calls it asked for", h("ul.plain", {}, item.calls.map((id) => h("li", {}, h("code", {}, id))))) : null,
+    item.calls.length ? section("Calls it asked for", h("ul.plain", {}, item.calls.map((id) => { const made = turn.rows.find((row) => row.call === id); return h("li", {}, made ? h("code", {}, h("b", {}, made.name), ` ${short(oneLine(made.json), 60)}`) : h("code", {}, id)); }))) : null,
     item.opaque.length ? section("Not mediated", item.opaque.map((one) => h("p.unmed", {}, mark("error"), `${one.vendor} ran ${one.data?.type ?? "something"} by itself: no gate saw it`)), h("pre.text", {}, JSON.stringify(item.opaque, null, 1))) : null,
   ];
 }
@@ -169,7 +169,7 @@ function other(item, { turn }) {
     inject: () => sum(by("changed", "added"), item.durable ? "stays in the transcript" : "serves this turn only"),
     error: () => sum(by("error", item.action), item.text),
     veto: () => sum(verdict("Veto"), "the model had finished; the stop did not stand"),
-    compact: () => sum(by("changed", "compacted"), `${count(item.before)} tokens before, ${count(item.after)} after`),
+    compact: () => [sum(by("changed", "compacted"), `${count(item.before)} tokens before, ${count(item.after)} after`), h("div.origin", {}, bar([{ name: "after", value: item.after, kind: "c-history" }, { name: "freed", value: Math.max(0, item.before - item.after), kind: "c-free" }], `${count(item.after)} tokens stay, ${count(Math.max(0, item.before - item.after))} are freed`, "18px")), h("p.dim", {}, `From message ${item.range[0]} on, the vendor's cache cannot be used at the next call. The log keeps all messages.`)],
   };
   return [
     heads[item.k]?.() ?? null,

@@ -104,8 +104,8 @@ function fill(changed = null) {
   const rank = (one) => ({ live: 0, waiting: 1 })[one.state] ?? 2;
   const shown = top.filter(test).sort((a, b) => rank(a) - rank(b) || b.updated - a.updated || (a.session < b.session ? -1 : 1));
   ordered = [];
-  const put = (one) => { ordered.push(one); for (const kid of kids.get(one.session) ?? []) put(kid); };
-  shown.forEach(put);
+  const put = (one, depth) => { one.depth = depth; ordered.push(one); for (const kid of kids.get(one.session) ?? []) put(kid, depth + 1); };
+  shown.forEach((one) => put(one, 0));
   figures(top);
   parts.chips.replaceChildren(...FILTERS.map(([id, name, of]) => h("button.chip", { type: "button", "aria-pressed": String(memory.filter === id), on: { click: () => { memory.filter = id; fill(); } } }, name, h("span.c", {}, top.filter(of).length))));
   const active = document.activeElement?.closest?.(".tr")?.dataset.id;
@@ -182,7 +182,7 @@ function row(one, index) {
   const why = digest?.damaged ?? digest?.why ?? "";
   if (!digest) want(one.session);
   const title = one.title || (one.status === "erased" ? "erased" : "no message yet");
-  return h("div.tr", { role: "row", "aria-rowindex": index + 2, data: { id: one.session }, class: `s-${one.state}${one.parent ? " kid" : ""}${one.session === marked ? " marked" : ""}` },
+  return h("div.tr", { role: "row", "aria-rowindex": index + 2, data: { id: one.session }, vars: { depth: Math.min(one.depth ?? 0, 6) }, class: `s-${one.state}${one.parent ? " kid" : ""}${one.session === marked ? " marked" : ""}` },
     h("span.c-state", { role: "cell" }, mark(one.state, STATES[one.state] ?? one.state)),
     h("span.c-what", { role: "cell" }, h("a.name", { href: `#/turn/${encodeURIComponent(one.session)}` }, short(title, 160)),
       h("span.sub", {}, h("code", {}, one.session), one.agent ? h("span", {}, one.agent) : null, digest?.turns > 1 ? h("span", {}, plural(digest.turns, "turn")) : null, digest?.steps ? h("span", {}, plural(digest.steps, "step")) : null, why ? h("span.why", { class: `w-${digest?.damaged ? "failed" : one.state}` }, short(one.state === "waiting" ? `asks: ${why}` : why, 110)) : null)),

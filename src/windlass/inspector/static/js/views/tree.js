@@ -4,9 +4,11 @@ import { h, mark } from "../dom.js";
 import { count, money, offset, plural, short, span, STATES } from "../format.js";
 import { behind } from "../tabs.js";
 
-const FOLD = 0.05;
+const FOLD = 0.05, STEPS = 200;
+let open = new Set(), draw = () => {};
 
 export async function show(view, [id], context) {
+  open = new Set();
   if (!id) { location.replace("#/sessions"); return; }
   const data = await get(at(id, "tree"));
   if (!context.isCurrent()) return;
@@ -17,19 +19,31 @@ export async function show(view, [id], context) {
     h("section.head.turnhead", {}, h("div.crumb", {}, h("a", { href: "#/sessions" }, "Sessions"), h("span", { "aria-hidden": "true" }, "/"), h("a", { href: `#/turn/${encodeURIComponent(root.session)}` }, h("code", {}, root.session)), h("span", {}, "with its sub-agents")),
       h("h1.q", {}, h("span", {}, short(root.task || "No text", 260))),
       h("div.outcome", {}, `${plural(data.agents.length, "agent")}, ${count(tokens)} tokens, ${money(cost)}, ${span(x.work)} of work on one axis`)),
-    ...[data.agents.length < 2 ? h("section.empty", {}, h("h2", {}, "This agent worked alone"), h("p", {}, "If it gives tasks to other agents, as tools or in the background, they stand below it here, on the same axis of time."), h("pre.raw", {}, 'lead = Agent(model, tools=[helper.as_tool()])')) : null,
+    ...[h("p.dim.famhint", {}, "Open an agent to see its steps here, or its name to go to its turn."), data.agents.length < 2 ? h("section.empty", {}, h("h2", {}, "This agent worked alone"), h("p", {}, "If it gives tasks to other agents, as tools or in the background, they stand below it here, on the same axis of time."), h("pre.raw", {}, 'lead = Agent(model, tools=[helper.as_tool()])')) : null,
     h("section.family", { "aria-label": "Agents on one axis of time" },
       h("div.fam", { "aria-hidden": "true" }, h("div.famname", { vars: { depth: 0 } }, h("small", {}, "agent")), h("div.famlane", {}, x.folds.map(([a, b]) => h("span.tickname.fold", { vars: { x: pct(x((a + b) / 2)) } }, span(b - a))), ticks(x).map(([t, where]) => h("span.tickname", { vars: { x: pct(where) } }, offset(t))))),
-      data.agents.map((one) => lane(one, x, pct, data))),
+      data.agents.map((one) => h("div.branch", { data: { id: one.session } }, lane(one, x, pct, data)))),
     h("p.legend", {}, h("span", {}, h("i.k-model", {}), "model"), h("span", {}, h("i.k-tool", {}), "tool"), h("span", {}, h("i.fbkey", { class: "fb k-agent" }), "a sub-agent works"), h("span", {}, h("i.k-waitkey", { class: "f-ask" }), "a person"), h("span.dim", {}, "Hatched: nobody worked.")),
     behind("The delegation", ["Agent", "Session", "Depth", "State", "Began", "Ended", "Model", "Tools", "Hooks", "Tokens", "Cost"], agents.map((one) => [one.agent, one.session, one.depth, STATES[one.state] ?? one.state, offset(one.began - x.from), offset(one.last - x.from), span(one.cost.model), span(one.cost.tools), span(one.cost.hooks), one.cost.spent.tokens, money(one.cost.spent.cost)]))].filter(Boolean));
+  draw = (session) => {
+    const one = data.agents.find((agent) => agent.session === session), branch = view.querySelector(`.branch[data-id="${CSS.escape(session)}"]`);
+    branch.replaceChildren(lane(one, x, pct, data), ...(open.has(session) ? one.bars.slice(0, STEPS).map((bar) => step(one, bar, x, pct)) : []), open.has(session) && one.bars.length > STEPS ? h("p.dim.famhint", {}, `${one.bars.length - STEPS} more are in its turn`) : "");
+    branch.querySelector(".famname button")?.focus({ preventScroll: true });
+  };
+}
+function toggle(session) { if (open.has(session)) open.delete(session); else open.add(session); draw(session); }
+// One call of an agent: its words on the left, its time on the axis of all.
+function step(one, bar, x, pct) {
+  const name = { model: "model", rejected: "model", wait: "a person" }[bar.k] ?? bar.name;
+  return h("div.fam.famstep", {}, h("div.famname", { vars: { depth: one.depth + 1 } }, h("a", { href: `#/turn/${encodeURIComponent(one.session)}/0/${encodeURIComponent(bar.call ? `${bar.n}:${bar.call}` : bar.n)}` }, name), h("span.dim", {}, short(bar.text, 90))),
+    h("div.famlane", { role: "img", "aria-label": `from ${offset(bar.a - x.from)}, ${span(bar.b - bar.a)}` }, x.folds.map(([a, b]) => h("i.foldbg", { vars: { x: pct(x(a)), w: pct(x(b) - x(a)) } })), h(`i.fb.k-${bar.k}`, { class: ["denied", "error", "interrupted"].includes(bar.status) ? `st-${bar.status}` : "", vars: { x: pct(x(bar.a)), w: pct(x(bar.b) - x(bar.a)) } }), h("span.took", x(bar.b) < 0.9 ? { vars: { x: pct(x(bar.b)) } } : { class: "before", vars: { x: pct(1 - x(bar.a)) } }, span(bar.b - bar.a))));
 }
 
 function lane(one, x, pct, data) {
   const end = ["running"].includes(one.state) ? Math.min(data.now, one.last + 60) : one.last;
   return h("div.fam", { class: one.session === data.asked && data.asked !== data.root ? "here" : "", data: { depth: one.depth } },
     h("div.famname", { vars: { depth: one.depth } },
-      h("div.line", {}, one.missing ? mark("silent") : mark(one.state || "done", STATES[one.state] ?? one.state), h("a", { href: `#/turn/${encodeURIComponent(one.session)}` }, one.agent || one.session), one.background ? h("span.tag", {}, "background") : null),
+      h("div.line", {}, one.missing || !one.bars.length ? h("span.twist", {}) : h("button.twist", { type: "button", "aria-expanded": String(open.has(one.session)), "aria-label": `Steps of ${one.agent || one.session}`, on: { click: () => toggle(one.session) } }, open.has(one.session) ? "▾" : "▸"), one.missing ? mark("silent") : mark(one.state || "done", STATES[one.state] ?? one.state), h("a", { href: `#/turn/${encodeURIComponent(one.session)}` }, one.agent || one.session), one.background ? h("span.tag", {}, "background") : null),
       h("small", { title: one.task }, one.missing ? "its log is not in this store" : short(one.task, 90)),
       one.missing ? null : h("small", {}, [`${count(one.cost.spent.tokens)} tokens`, one.cost.spent.cost != null ? money(one.cost.spent.cost) : "", one.by ? `by ${one.by}` : ""].filter(Boolean).join(", "))),
     h("div.famlane", { role: "img", "aria-label": one.missing ? "no log" : `worked from ${offset(one.began - x.from)} to ${offset(end - x.from)}: ${plural(one.bars.filter((bar) => bar.k === "model").length, "model call")}, ${plural(one.bars.filter((bar) => bar.k === "tool").length, "tool call")}` },
@@ -56,4 +70,11 @@ function ticks(x) {
   for (let t = 0; t <= length; t += unit) { const where = x(x.from + t); if (where < 0.94) found.push([t, where]); }
   return found;
 }
-export function key() {}
+export function key(event) {
+  const all = [...document.querySelectorAll(".famname button.twist")], at = all.findIndex((el) => el.closest(".branch").contains(document.activeElement));
+  const here = all[at]?.closest(".branch").dataset.id, to = { j: at + 1, ArrowDown: at + 1, k: at - 1, ArrowUp: at - 1, Home: 0, End: all.length - 1 }[event.key];
+  if (here && ((event.key === "ArrowRight" && !open.has(here)) || (event.key === "ArrowLeft" && open.has(here)))) { event.preventDefault(); toggle(here); return; }
+  if (to === undefined || !all.length) return;
+  event.preventDefault();
+  all[Math.max(0, Math.min(all.length - 1, to))].focus();
+}

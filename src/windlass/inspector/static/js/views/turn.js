@@ -3,6 +3,7 @@ import { at, get, Tail } from "../api.js";
 import { bar, by, h, mark, s, say, tag, tone } from "../dom.js";
 import { count, money, offset, oneLine, plural, short, span } from "../format.js";
 import { VirtualList } from "../virtual.js";
+import { pausedIn } from "./breakpoints.js";
 import { contextOf, culprit } from "./context.js";
 import { Find } from "./find.js";
 import * as panel from "./panel.js";
@@ -129,7 +130,7 @@ function head() {
   const time = { model: union(turn.rows.filter((row) => row.k === "model" || row.k === "attempt"), end), tools: union(turn.rows.filter((row) => row.called), end), people: turn.rows.filter((row) => row.k === "wait").reduce((total, row) => total + (row.open ? (st === "waiting" ? clockNow() : row.t) : row.t) - row.t0, 0), hooks: turn.hooks ?? turn.rows.reduce((total, row) => total + (row.took ?? 0) + [...(row.says ?? []), ...(row.changes ?? [])].reduce((all, one) => all + (one.took ?? 0), 0), 0) };
   const bare = [...new Set(turn.rows.filter((row) => row.called && session.tools?.[row.name]?.bare).map((row) => row.name))];
   parts.outcome.replaceChildren(
-    h("span.oc", { class: `o-${st}` }, mark(st), h("b", {}, { live: "is running", waiting: "waits for a person", interrupted: "was interrupted", done: "completed" }[st] ?? st), h("span", {}, because(st))),
+    h("span.oc", { class: `o-${st}` }, mark(st), h("b", {}, { live: pausedIn(session.session) ? "is paused" : "is running", waiting: "waits for a person", interrupted: "was interrupted", done: "completed" }[st] ?? st), h("span", {}, because(st))),
     models.length ? h("span.spend", {}, priced ? h("b", {}, money(sum("cost") + charged)) : null, ` ${count(sum("in"))} in, ${count(sum("out"))} out`, sum("cached") && sum("in") ? `, ${Math.round((sum("cached") / sum("in")) * 100)} % cached` : "") : "",
     bare.length ? h("a.v-error.bareline", { href: `#/pipeline/coverage/session/${encodeURIComponent(session.session)}` }, mark("error"), bare.length > 2 ? `no gate looks at ${bare.length} unsafe tools` : `no gate looks at ${bare.join(" or ")}`) : "",
     h("span.where", {}, time.model + time.tools + time.hooks > 0 ? bar([{ name: "model", value: time.model, kind: "k-model", text: span(time.model) }, { name: "tools", value: time.tools, kind: "k-tool", text: span(time.tools) }, { name: "hooks", value: time.hooks, kind: "k-hook", text: span(time.hooks) }], `model ${span(time.model)}, tools ${span(time.tools)}, hooks ${span(time.hooks)}`) : "",
@@ -140,7 +141,11 @@ function turnsToShow() {
   return all.length < 14 ? all : [...all.slice(0, 1), here > 4 ? null : [], ...all.slice(Math.max(1, here - 3), Math.min(all.length - 1, here + 4)), here < all.length - 5 ? null : [], all.at(-1)].flat();
 }
 function because(st) {
-  if (st === "live") { const row = turn.rows.findLast((one) => one.called && !one.status); return row ? `${row.name} was called ${span(clockNow() - row.t0)} ago` : "the model was asked"; }
+  if (st === "live") {
+    const pause = pausedIn(session.session), row = turn.rows.findLast((one) => one.called && !one.status), open = turn.rows.findLast((one) => one.k === "tool" && !one.called && !one.status);
+    if (pause) return h("a", { href: "#/breakpoints" }, `at ${pause.event}${pause.tool ? ` of ${pause.tool}` : ""}`);
+    return row ? `${row.name} was called ${span(clockNow() - row.t0)} ago` : open ? `hooks decide about ${open.name}` : "the model was asked";
+  }
   if (st === "interrupted") return "its process ended; it can be resumed";
   return st === "done" ? `because ${turn.detail}` : short(turn.detail, 200);
 }
