@@ -19,7 +19,7 @@ from windlass.tools import Workspace
 from .plays import Project, command, on, results
 
 
-def read(path: str) -> str:
+def read(path: str | Path) -> str:
     return Path(path).read_text()
 
 
@@ -80,6 +80,53 @@ async def test_conditions_start_at_the_folder_of_the_shell(project: Project):
     assert result.steps[1].results[0].status == "denied"
 
 
+# ---------------------------------------------------------------- context
+
+
+def adds(event: str, text: str) -> dict[str, Any]:
+    """A hook that adds context."""
+    answer = json.dumps({"hookSpecificOutput": {"hookEventName": event, "additionalContext": text}})
+    return command(f"echo '{answer}'")
+
+
+async def test_what_hooks_add_to_a_call_is_no_part_of_its_output(project: Project):
+    """Hooks that look at the output read what the tool said, and so do readers of the transcript."""
+    settings = {
+        **on("PreToolUse", adds("PreToolUse", "look at the tests, too")),
+        **on("PostToolUse", adds("PostToolUse", "the build is old"), "record.sh"),
+        **on("PostToolUseFailure", "record.sh"),
+        **on("PostToolBatch", "record.sh"),
+        **on("Stop", command('cp "$(jq -r .transcript_path)" copy.jsonl')),
+    }
+    both = calls([("shell", {"command": "make"}), ("shell", {"command": "false"})])
+    result = await project.play(project.load(settings), both)
+    assert results(result)[0].text == "ran make\nlook at the tests, too\nthe build is old"
+    assert project.seen("PostToolUse")[0]["tool_response"]["stdout"] == "ran make"
+    assert project.seen("PostToolUseFailure")[0]["error"] == "Exit code 1\nit broke"
+    assert project.seen("PostToolBatch")[0]["tool_calls"][0]["tool_response"] == "ran make"
+    assert "look at the tests" not in read(project.folder / "copy.jsonl")
+
+
+async def test_an_output_that_a_hook_replaces_keeps_what_other_hooks_added(project: Project):
+    settings = {**on("PreToolUse", adds("PreToolUse", "mind the tests")), **on("PostToolUse", "hides_token.js")}
+    result = await project.play(project.load(settings), calls("shell", command="token=abc123"))
+    assert results(result)[0].text == "ran token=…\nmind the tests"
+
+
+async def test_context_is_no_message_of_the_user_in_the_transcript(project: Project):
+    """Scripts look for what the user said last, and for what hooks made the agent do again."""
+    settings = {
+        **on("UserPromptSubmit", command("echo Branch: main")),
+        **on("Stop", "tests_once.py", command('cp "$(jq -r .transcript_path)" copy.jsonl')),
+    }
+    await project.play(project.load(settings), says("One."), says("Two."), message="Fix it.")
+    lines = [json.loads(line) for line in read(project.folder / "copy.jsonl").splitlines()]
+    users = [(line["message"]["content"], line.get("isMeta", False)) for line in lines if line["type"] == "user"]
+    assert users == [("Fix it.", False), ("run the tests before you stop", True)]
+    [added] = [line["attachment"] for line in lines if line["type"] == "attachment"]
+    assert added == {"type": "hook_additional_context", "content": ["Branch: main"]}
+
+
 # ---------------------------------------------------------------- names of tools
 
 
@@ -132,7 +179,7 @@ async def test_a_notification_finds_the_call_in_the_transcript(project: Project)
     copy = command('cp "$(jq -r .transcript_path)" copy.jsonl')
     hooks = project.load(on("Notification", copy))
     await project.play(hooks, calls("shell", command="make all"), unmatched="ask")
-    assert '"command":"make all"' in read(str(project.folder / "copy.jsonl"))
+    assert '"command":"make all"' in read(project.folder / "copy.jsonl")
 
 
 async def test_a_session_that_was_closed_does_not_end_again(project: Project):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from windlass.messages import ContentPart
 from windlass.turns import Turn
 
 from .environment import data_place
@@ -13,6 +14,16 @@ from .environment import data_place
 LONGEST = 10_000
 """Longer texts go to a file."""
 PREVIEW = 2_000
+
+
+def without(content: Iterable[ContentPart], origin: str) -> tuple[ContentPart, ...]:
+    """The parts of a result without those that hooks of an origin have put beside it."""
+    return tuple([part for part in content if not is_of(part, origin)])
+
+
+def is_of(value: object, origin: str) -> bool:
+    """Whether a part or message comes from the hooks of an origin."""
+    return str(getattr(value, "origin", None) or "").startswith(f"{origin}.")
 
 
 def fitted(texts: Sequence[str], turn: Turn[Any]) -> list[str]:

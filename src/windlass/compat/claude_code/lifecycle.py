@@ -31,7 +31,7 @@ from windlass.records import Asked, Compacted, Injected, SessionEnded
 from windlass.turns import Turn
 
 from .aliases import Aliases, CallView, ToolAlias, parameters_of
-from .contexts import fitted
+from .contexts import fitted, is_of, without
 from .engine import Engine, Firing, note_of
 from .environment import ENV_FILE_EVENTS
 from .handlers import HookRun, Payload
@@ -85,7 +85,7 @@ class Bridge:
         self._registrar = registrar
         self._name = name
         self._aliases = Aliases(options.root, options.tools)
-        self._sessions = SessionStates(options.project, registrar.mask, self._aliases)
+        self._sessions = SessionStates(options.project, registrar.mask, self._aliases, name)
         self._assembled: list[Assembly] = []
         model = None if options.prompt_model is None else registrar.model(options.prompt_model)
         self.engine = Engine(
@@ -215,10 +215,11 @@ class Bridge:
             heading = run.handler.rewake_message
             state.wakes.append(f"{heading}\n{text}".strip() or "a hook in the background needs attention")
 
-    def _context(self, texts: Iterable[str], turn: Turn[Any]) -> Injected | None:
-        """Texts for the model, as a part of the conversation that stays."""
+    def _context(self, texts: Iterable[str], turn: Turn[Any], *, beside: bool = False) -> Injected | None:
+        """Texts for the model, as a part of the conversation that stays; `beside` the result of a call on new lines."""
         given = fitted([text for text in texts if text], turn)
-        return Injected(tuple([TextPart(text) for text in given]), durable=True) if given else None
+        parts = tuple([TextPart(f"\n{text}" if beside else text) for text in given])
+        return Injected(parts, durable=True) if parts else None
 
     # ------------------------------------------------------------ sessions
 
@@ -337,7 +338,7 @@ class Bridge:
         calls = []
         for call, result in zip(last.calls, last.results, strict=False):
             view = self._aliases.view(call, turn.tools.get(call.name))
-            calls.append({**_call(view, call.id), "tool_response": result.text})
+            calls.append({**_call(view, call.id), "tool_response": self._own(result).text})
         return await self._fire("PostToolBatch", "", {"tool_calls": calls}, turn)
 
     # ------------------------------------------------------------ calls
@@ -370,7 +371,7 @@ class Bridge:
         if isinstance(decision, Allow):
             state.allowed[event.call.id] = (rewritten or event.call).digest
         changed = rewritten if not isinstance(decision, Deny | Halt) else None
-        return _says(decision, self._context(verdict.context, turn), changed)
+        return _says(decision, self._context(verdict.context, turn, beside=True), changed)
 
     def _rewritten(self, event: ToolCalling, view: CallView, verdict: Verdict) -> tuple[Any, str]:
         """The call with the `updatedInput` of hooks, complete; and what is wrong with that."""
@@ -395,9 +396,10 @@ class Bridge:
         if view.tool == "Bash":
             await self._follow(event.result, turn)
         call = _call(view, event.call.id)
-        failure = failure_of(view, event.result)
+        own = self._own(event.result)
+        failure = failure_of(view, own)
         if failure is None:
-            name, fields = "PostToolUse", {**call, "tool_response": response_of(view, event.result)}
+            name, fields = "PostToolUse", {**call, "tool_response": response_of(view, own)}
         else:
             name, fields = "PostToolUseFailure", {**call, "error": failure, "is_interrupt": False}
         if not self.engine.has(name):
@@ -409,9 +411,14 @@ class Bridge:
             if text is None:
                 log.warning("%s: the updatedToolOutput does not have the shape of the output of %s", name, view.tool)
             else:
-                changed = event.result.replace(content=(TextPart(text),))
+                beside = [part for part in event.result.content if is_of(part, self._name)]
+                changed = event.result.replace(content=(TextPart(text), *beside))
         texts = [*verdict.blocks, *verdict.context]
-        return _says(_halt(verdict), self._context(texts, turn), changed)
+        return _says(_halt(verdict), self._context(texts, turn, beside=True), changed)
+
+    def _own(self, result: ToolResult) -> ToolResult:
+        """What the tool itself returned, without the context that hooks have put beside it."""
+        return result.replace(content=without(result.content, self._name))
 
     async def shell_returning(self, event: ToolReturning, turn: Turn[Any]) -> None:
         """Follow the shell where no hook looks at results."""

@@ -95,8 +95,8 @@ class SessionState:
 class SessionStates:
     """The sessions of one agent."""
 
-    def __init__(self, cwd: str, mask: Callable[[Any], Any], aliases: Aliases) -> None:
-        self._cwd, self._mask, self._aliases = cwd, mask, aliases
+    def __init__(self, cwd: str, mask: Callable[[Any], Any], aliases: Aliases, origin: str) -> None:
+        self._cwd, self._mask, self._aliases, self._origin = cwd, mask, aliases, origin
         self._known: OrderedDict[str, SessionState] = OrderedDict()
         self._folder: Path | None = None
 
@@ -134,4 +134,6 @@ class SessionStates:
             state.forget_files()
 
     def _transcript(self, path: Path, session: str, *, agent: str) -> Transcript:
-        return Transcript(path, session, self._cwd, mask=self._mask, aliases=self._aliases, agent=agent)
+        return Transcript(
+            path, session, self._cwd, mask=self._mask, aliases=self._aliases, origin=self._origin, agent=agent
+        )

@@ -17,6 +17,7 @@ from windlass.tools import Tool
 from windlass.turns import Turn
 
 from .aliases import Aliases
+from .contexts import is_of, without
 from .naming import call_id
 
 _SPACE = uuid.UUID("6d1ff0a5-3c52-5d0e-9b57-1f0b86d9a9a1")
@@ -44,9 +45,11 @@ class Transcript:
         *,
         mask: Callable[[Any], Any],
         aliases: Aliases,
+        origin: str,
         agent: str = "",
     ) -> None:
         self.path = path
+        self._origin = origin
         self._aliases = aliases
         self._common = {"isSidechain": bool(agent), "userType": "external", "cwd": cwd, "sessionId": session}
         self._common |= {"agentId": agent} if agent else {}
@@ -114,8 +117,12 @@ class Transcript:
             }
             for block in self._blocks(message, scene):
                 yield self._line("assistant", {**common, "content": [block], **ending}, scene.at)
+        elif is_of(message, self._origin) and not str(message.origin).endswith("Stop"):
+            about = {"type": "hook_additional_context", "content": [message.text]}
+            yield self._line("attachment", about, scene.at, "attachment")
         elif message.role == "user":
-            yield self._line("user", {"role": "user", "content": message.text}, scene.at)
+            line = self._line("user", {"role": "user", "content": message.text}, scene.at)
+            yield line if message.origin is None else {**line, "isMeta": True}
         else:
             for block in self._blocks(message, scene):
                 line = self._line("user", {"role": "user", "content": [block]}, scene.at)
@@ -135,7 +142,8 @@ class Transcript:
                     view = self._aliases.view(call, scene.tools.get(part.name))
                     blocks.append({"type": "tool_use", "id": call_id(part.id), "name": view.tool, "input": view.input})
                 case ToolResultPart():
-                    result = {"type": "tool_result", "tool_use_id": call_id(part.call_id), "content": part.text}
+                    own = part.replace(content=without(part.content, self._origin))
+                    result = {"type": "tool_result", "tool_use_id": call_id(part.call_id), "content": own.text}
                     blocks.append(result if part.status == "ok" else {**result, "is_error": True})
                 case _:
                     blocks.append({"type": type(part).__name__.removesuffix("Part").lower()})
@@ -144,9 +152,9 @@ class Transcript:
     def _message_id(self, message: Message) -> str:
         return "msg_" + uuid.uuid5(_SPACE, f"{self._common['sessionId']} {message.id}").hex[:24]
 
-    def _line(self, kind: str, message: Any, at: str) -> dict[str, Any]:
+    def _line(self, kind: str, message: Any, at: str, field: str = "message") -> dict[str, Any]:
         own = str(uuid.uuid5(_SPACE, f"{self._common['sessionId']} {self.path.name} {self._lines}"))
-        line = {"parentUuid": self._parent, **self._common, "type": kind, "message": message}
+        line = {"parentUuid": self._parent, **self._common, "type": kind, field: message}
         self._parent, self._lines = own, self._lines + 1
         return {**line, "uuid": own, "timestamp": at}
 
