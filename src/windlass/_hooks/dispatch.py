@@ -376,13 +376,12 @@ class Passage(Struct, gc=False):
         for hook in asked if only is None else filter(only, asked):
             if costly and hook.costly and self._refused(costly):
                 break
-            fn = hook.fn
             began = since if is_real else monotonic()  # `since` is when the hook before it ended
             try:
-                if hook.matches is not None and not hook.matches(event):
+                if not hook.direct and hook.matches is not None and not hook.matches(event):
                     answer = None
                 elif hook.inline:
-                    answer = fn(event if hook.view is None else _given(hook, event))
+                    answer = hook.fn(event if hook.direct else _given(hook, event))
                     now = real_time()
                     if now - since > BLOCKED_AFTER:
                         _blocked(hook, now - since, site)
@@ -513,36 +512,29 @@ class Passage(Struct, gc=False):
             answers += [
                 (hook, says.inject, 0.0) for hook, says, _ in self.said if says.inject is not None
             ]
-        if len(self.point.groups) < 2:
-            await self._ask_groups(answers, only)
-        else:  # a later hook may ask how much room the earlier ones have left
-            self.site.injecting += (answers,)
-            try:
-                await self._ask_groups(answers, only)
-            finally:
-                self.site.injecting = tuple(
-                    [one for one in self.site.injecting if one is not answers]
-                )
+        groups, site = self.point.groups, self.site
+        if len(groups) > 1:  # a later hook may ask how much room the earlier ones have left
+            site.injecting += (answers,)
+        try:
+            for group in groups:
+                mine = group if only is None else tuple(filter(only, group))
+                if len(group) > 1:
+                    answers += await self._ask_together(mine)
+                    continue
+                for hook in mine:
+                    if hook.matches is None or self._looks(hook):
+                        answer = await self._injecting(hook, may_write=hook.group is None)
+                        if answer is not None:
+                            answers.append(answer)
+        finally:
+            if len(groups) > 1:
+                site.injecting = tuple([one for one in site.injecting if one is not answers])
         return self._checked(answers, self.about if about is None else about) if answers else []
 
-    async def _ask_groups(
-        self, answers: list[tuple[Hook, Any, float]], only: Callable[[Hook], bool] | None
-    ) -> None:
-        """Ask the hooks one group after another, and collect what they inject."""
-        for group in self.point.groups:
-            mine = group if only is None else tuple(filter(only, group))
-            if len(group) > 1:
-                asked = [
-                    self._injecting(hook, may_write=False) for hook in mine if self._looks(hook)
-                ]
-                given = await asyncio.gather(*asked)
-                answers += [answer for answer in given if answer is not None]
-                continue
-            for hook in mine:
-                if hook.matches is None or self._looks(hook):
-                    answer = await self._injecting(hook, may_write=hook.group is None)
-                    if answer is not None:
-                        answers.append(answer)
+    async def _ask_together(self, hooks: Iterable[Hook]) -> list[tuple[Hook, Any, float]]:
+        """Ask the hooks of a parallel group at once; what they inject, in their order."""
+        asked = [self._injecting(hook, may_write=False) for hook in hooks if self._looks(hook)]
+        return [answer for answer in await asyncio.gather(*asked) if answer is not None]
 
     def _checked(self, answers: Iterable[tuple[Hook, Any, float]], about: str) -> list[Injected]:
         """What hooks injected, each with how long it took, as it is recorded."""

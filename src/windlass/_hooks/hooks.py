@@ -117,15 +117,16 @@ class Hook:
     `matches_call` is the condition about tools alone. `view` turns the event's payload into the
     value that the function gets instead of the event. `answer` turns the function's result into an
     answer to the event. `behind` is the method of a lifecycle that the function calls. A plain hook
-    has none of the three. `declared` are the slots that were declared together with it. `around`
-    puts a wrap around an effect; it is made when it is first needed. A `read_only` wrap gets the
-    turn of the pass, which cannot write, instead of one of its own.
+    has none of the three. `direct` says that the function runs inline on every event as it is.
+    `declared` are the slots that were declared together with it. `around` puts a wrap around an
+    effect; it is made when it is first needed. A `read_only` wrap gets the turn of the pass, which
+    cannot write, instead of one of its own.
     """
 
     __slots__ = (
         "_hints", "above", "agent", "answer", "around", "band", "behind", "capability", "costly", "declared",
-        "durable", "error", "event", "fn", "group", "guards_models", "inherit", "inline", "is_async", "kind", "lane",
-        "linked", "live",
+        "direct", "durable", "error", "event", "fn", "group", "guards_models", "inherit", "inline", "is_async", "kind",
+        "lane", "linked", "live",
         "matches", "matches_call", "model", "name", "on_error", "on_resume", "optional", "options", "parameters",
         "plain", "priority", "queued", "read_only", "reserve", "shadow", "side_calls", "thread", "timed", "timeout",
         "tool", "tries", "view", "wait", "wants", "wants_slots", "wants_state", "when",
@@ -187,6 +188,7 @@ class Hook:
         self.linked = False
         self.plain = False
         self.inline = False
+        self.direct = False
         self.queued = False
         self.timed = False
         self.lane: Any = None
@@ -350,6 +352,7 @@ class Hook:
         self.queued = self.kind == "observe" and runs_beside and not self.is_async and not self.wait
         if self.timed:
             self.plain = self.inline = False
+        self.direct = self.inline and self.matches is None and self.view is None
 
     def _slot_for(self, parameter: str, slots: Collection[Slot[Any]]) -> Slot[Any] | None:
         try:

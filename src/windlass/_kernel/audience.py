@@ -66,6 +66,10 @@ def observer_turn(
     return Turn(cast(Host, Bystander(hooks, scope, now, tools)), state=state)
 
 
+def _nobody(kind: type[Fact]) -> None:
+    """Nobody listens to any kind of facts."""
+
+
 class Audience:
     """Tells facts to everyone who listens. A child's facts are told above it, too, with the child's
     path.
@@ -170,6 +174,27 @@ class Audience:
         return bool(self.backlog.awaited or full or self._above is not None)
 
     # ------------------------------------------------------------ telling
+
+    def teller(self) -> Callable[[type[Fact]], Callable[[Any], None] | None]:
+        """A function that gives what tells a kind of facts to all who listen; None for kinds that nobody listens to."""
+        if not self.listens:
+            return _nobody
+        if self.voice is not None or self._above is not None:
+            return self._everybody
+        return {
+            kind: self._queue_of(hooks) or self.tell for kind, hooks in self.hooks.listeners.items()
+        }.get
+
+    def _everybody(self, kind: type[Fact]) -> Callable[[Any], None]:
+        return self.tell
+
+    def _queue_of(self, hooks: tuple[Hook, ...]) -> Callable[[Fact], None] | None:
+        """What tells a fact to a single observer that need only be queued."""
+        if len(hooks) != 1 or not hooks[0].queued or hooks[0].wants or hooks[0].matches is not None:
+            return None
+        hook, backlog = hooks[0], self.backlog
+        put = (hook.lane or self._observers.lane(hook)).put
+        return lambda fact: put(hook, fact, None, backlog)
 
     def tell(self, fact: Fact) -> None:
         """Tell a fact of this session."""

@@ -61,8 +61,8 @@ class Journal:
 
     __slots__ = (
         "_append_now", "_awaits_turn", "_claims", "_clean", "_early", "_followed", "_hurries", "_in_doubt", "_kinds",
-        "_parent", "_sealed", "_unclaimed", "_unwritable", "_writer", "add", "audience", "claim", "fold", "has_mail",
-        "mask", "now", "opening", "program", "time", "times",
+        "_parent", "_sealed", "_unclaimed", "_unwritable", "_writer", "_writers", "add", "audience", "claim", "fold",
+        "has_mail", "mask", "now", "opening", "program", "time", "times",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +106,7 @@ class Journal:
         self._early: tuple[Record, ...] = ()
         self._followed = -1
         self._writer: asyncio.Lock | None = None
+        self._writers = 0
         self._claims = self._in_doubt = self._sealed = self._hurries = False
         self._unwritable: StoreError | SessionError | None = None
         self._kinds = audience.kinds if audience.listens else None
@@ -344,42 +345,50 @@ class Journal:
         """
         if self._writer is None:
             self._writer = asyncio.Lock()
-        async with self._writer:
-            fold = self.fold
-            if self.broken is not None:
-                raise self.broken
-            if self._in_doubt:
-                await self._find_out()
-            if self._parent is not None:
-                await self._parent.begin()
-            batch = fold.pending[:]
-            if batch or self.claim.begins:
-                store = self.program.store
-                self._claims = self.claim.begins
-                try:
-                    appending = store.append(fold.session, batch, fold.stored, self.claim)
-                    self.has_mail = await (self.ask_store(appending) if self.hurries else appending)
-                    store.passes.answers += 1
-                except asyncio.CancelledError as cancelled:
-                    self._in_doubt = True
-                    if isinstance(cancelled.__cause__, StoreError):
-                        self._unwritable = cancelled.__cause__
-                    raise
-                except SessionError as error:
-                    self._unwritable, self._claims = error, False
-                    raise
-                except StoreError as error:
-                    self._unwritable = error
-                    raise
-                except WindlassError:
-                    raise
-                except Exception as error:
-                    text = f"the store could not keep {len(batch)} records of session {fold.session!r}: {error}"
-                    self._unwritable = StoreError(text)
-                    raise self._unwritable from error
-                fold.acknowledge(len(batch))
-                if self.claim.begins:
-                    self._note_begun()
+        self._writers += 1
+        try:
+            async with self._writer:
+                fold = self.fold
+                if self.broken is not None:
+                    raise self.broken
+                if self._in_doubt:
+                    await self._find_out()
+                if self._parent is not None:
+                    await self._parent.begin()
+                batch = fold.pending[:]
+                if batch or self.claim.begins:
+                    store = self.program.store
+                    self._claims = self.claim.begins
+                    try:
+                        appending = store.append(fold.session, batch, fold.stored, self.claim)
+                        self.has_mail = await (
+                            self.ask_store(appending) if self.hurries else appending
+                        )
+                        store.passes.answers += 1
+                    except asyncio.CancelledError as cancelled:
+                        self._in_doubt = True
+                        if isinstance(cancelled.__cause__, StoreError):
+                            self._unwritable = cancelled.__cause__
+                        raise
+                    except SessionError as error:
+                        self._unwritable, self._claims = error, False
+                        raise
+                    except StoreError as error:
+                        self._unwritable = error
+                        raise
+                    except WindlassError:
+                        raise
+                    except Exception as error:
+                        text = f"the store could not keep {len(batch)} records of session {fold.session!r}: {error}"
+                        self._unwritable = StoreError(text)
+                        raise self._unwritable from error
+                    fold.acknowledge(len(batch))
+                    if self.claim.begins:
+                        self._note_begun()
+        finally:
+            self._writers -= 1
+            if not self._writers:
+                self._writer = None  # most of the time a turn waits for models, and needs none
 
     async def _find_out(self) -> None:
         """A commit was broken off: ask the store whether it kept the batch."""
@@ -523,13 +532,13 @@ def _adder(
     fold: Fold, audience: Audience, clean: Callable[[Record], Record] | None
 ) -> Callable[[Record], None]:
     """Adds records that have their time, where texts are cleaned or somebody listens."""
-    kinds = audience.kinds if audience.listens else ()
+    teller = audience.teller()
 
     def add(record: Record) -> None:
         kind = type(record)
         FOLDS[kind](fold, record)
         fold.pending.append(record)
-        if kind in kinds:
-            audience.tell(record)
+        if (tell := teller(kind)) is not None:
+            tell(record)
 
     return add if clean is None else lambda record: add(clean(record))
