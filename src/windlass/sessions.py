@@ -8,7 +8,7 @@ import logging
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context, ContextVar
 from functools import partial
@@ -237,8 +237,15 @@ class Sessions(Generic[OutputT]):
         came = [kind for _, kind, _ in entries] + [kind for kind, _ in await entries_below(self._store, running.fold)]
         return not {"answer", "cancel"} & set(came) and not any(due_answer(asked, now) for asked in turn.waiting)
 
-    async def _take_turn(self, program: Program, request: TurnRequest, running: RunningTurn) -> Result[OutputT]:
+    def _take_turn(
+        self, program: Program, request: TurnRequest, running: RunningTurn
+    ) -> Coroutine[Any, Any, Result[OutputT]]:
         """A turn, and what follows as long as approvers answer what it asks."""
+        if request.message is not None and not self._registered.approvers:
+            return self._pass(program, request, running)
+        return self._take_turns(program, request, running)
+
+    async def _take_turns(self, program: Program, request: TurnRequest, running: RunningTurn) -> Result[OutputT]:
         if request.message is None:
             try:
                 _check_enterable(running, request)
@@ -248,7 +255,7 @@ class Sessions(Generic[OutputT]):
                 raise
         result = await self._pass(program, request, running)
         if self._registered.approvers and result.waiting_for:
-            return await self._ask_and_resume(program, request, result)
+            result = await self._ask_and_resume(program, request, result)
         return result
 
     async def _pass(self, program: Program, request: TurnRequest, running: RunningTurn) -> Result[OutputT]:

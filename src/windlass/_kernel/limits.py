@@ -45,7 +45,7 @@ class Limits(Struct, eq=False):
     _standing: Usage | None = None
     hit: Stopped | None = None
     _share: tuple[Limit, ...] = ()
-    _holding: dict[tuple[Effect, bool], tuple[tuple[Limit, ...] | None]] = {}
+    _holding: dict[tuple[Effect, bool], tuple[tuple[Limit, ...] | None]] | None = None
 
     def __post_init__(self) -> None:
         self._share = () if self.started is None else _share_of(self.started)
@@ -111,6 +111,8 @@ class Limits(Struct, eq=False):
 
     def _counting(self, effect: Effect, *, below: bool) -> tuple[Limit, ...] | None:
         """The limits of this level before an effect; None if one of them needs the state."""
+        if self._holding is None:
+            self._holding = {}
         known = self._holding.get((effect, below))
         if known is None:
             limits = [limit for _, limit in self._before(effect, below=below)]

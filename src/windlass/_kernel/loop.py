@@ -37,7 +37,7 @@ async def drive(segment: Segment, emit: Emit | None = None) -> State:
             try:
                 step = await phases.runner.run(fold)
                 await phases.applier.apply(fold, step)
-                if fold.going:
+                if not phases.goes_on(fold) and fold.going:
                     await phases.resolver.resolve(fold, await phases.evaluator.evaluate(fold))
             except Exception as error:
                 await errors.handle(error, fold)

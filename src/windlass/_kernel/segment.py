@@ -3,7 +3,7 @@ together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -64,9 +64,21 @@ if TYPE_CHECKING:
 
 
 class Phases:
-    """The composites of one pass, made in the order in which they need each other."""
+    """The composites of one pass, made in the order in which they need each other.
 
-    __slots__ = ("applier", "errors", "evaluator", "executor", "lifecycle", "resolver", "runner")
+    `goes_on` says that the turn goes on without a vote. Composites that replace ours are always asked.
+    """
+
+    __slots__ = (
+        "applier",
+        "errors",
+        "evaluator",
+        "executor",
+        "goes_on",
+        "lifecycle",
+        "resolver",
+        "runner",
+    )
 
     executor: ToolExecutor
     runner: StepRunner
@@ -75,6 +87,7 @@ class Phases:
     resolver: StopResolver
     errors: ErrorHandler
     lifecycle: ExecutionLifecycle
+    goes_on: Callable[[Fold], bool]
 
     def make(self, segment: Segment) -> None:
         """Make all of them for a pass."""
@@ -85,8 +98,14 @@ class Phases:
         self.applier = makers.applier(segment)
         self.evaluator = makers.evaluator(segment)
         self.resolver = makers.resolver(segment)
+        ours = type(self.evaluator) is Evaluator and type(self.resolver) is Resolver
+        self.goes_on = self.evaluator.goes_on if ours else _never  # type: ignore[attr-defined]
         self.errors = makers.errors(segment)
         self.lifecycle = makers.lifecycle(segment)
+
+
+def _never(fold: Fold) -> bool:
+    return False
 
 
 class Segment:
@@ -346,7 +365,9 @@ def make_lifecycle(s: Segment) -> ExecutionLifecycle:
         start,
     )
     votes = s.phases.evaluator, s.phases.resolver
-    return TurnLifecycle(s.entry, start, resume, end, s.injections, s.cancellation, votes, injected)
+    return TurnLifecycle(
+        s.entry, start, resume, end, s.injections, s.cancellation, *votes, injected
+    )
 
 
 def make_runner(s: Segment) -> StepRunner:

@@ -74,7 +74,7 @@ class Runner:
         journal, number = self._journal, fold.steps + 1
         if journal.has_mail:
             await self._inbox.take()
-        self._step_end.note_begin(number)
+        self._step_end.current_step = number
         if self._begins and fold.open is None and not (self._questions.resumed and has_begun(fold)):
             await self._begin(number)
         while fold.going:
@@ -112,7 +112,7 @@ class Runner:
     def _may_execute(self, fold: Fold, step: StepFold) -> bool:
         """The reply stands: whether its calls are made."""
         if self._reviewed:
-            self._step_end.note_accepted(step.number)
+            self._step_end.accepted_step = step.number
         if self._voice is not None:
             self._voice.confirm()
         if not step.calls or not fold.going or (reply := step.reply) is None:

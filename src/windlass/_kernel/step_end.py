@@ -29,14 +29,14 @@ have withheld."""
 
 
 class StepEnd:
-    """Ends steps, whoever asks for it; the loop calls it as the applier. It knows which step began
-    in this pass and which reply its gates let pass.
+    """Ends steps, whoever asks for it; the loop calls it as the applier.
+
+    The runner sets `current_step`, the step that began in this pass, and `accepted_step`, the one whose reply the gates
+    let pass.
     """
 
     __slots__ = (
-        "_accepted_step",
         "_children",
-        "_current_step",
         "_ending",
         "_guarded",
         "_has_handlers",
@@ -49,6 +49,8 @@ class StepEnd:
         "_site",
         "_transcript",
         "_voice",
+        "accepted_step",
+        "current_step",
     )  # fmt: skip
 
     def __init__(
@@ -67,7 +69,7 @@ class StepEnd:
         self._children: Children | None = None
         self._replying = site.hooks.at(ModelReplying)
         self._ending = site.hooks.at(StepEnding)
-        self._current_step = self._accepted_step = 0
+        self.current_step = self.accepted_step = 0
         self._voice = site.journal.audience.voice
         self._settles_replies = self._replying is not None or self._voice is not None
         self._guarded = self._transcript.guarded
@@ -76,14 +78,6 @@ class StepEnd:
     def connect(self, children: Children) -> None:
         """What ends the agents below, once the turn has given a task to one."""
         self._children = children
-
-    def note_begin(self, number: int) -> None:
-        """A step begins in this pass."""
-        self._current_step = number
-
-    def note_accepted(self, number: int) -> None:
-        """The gates let the reply of a step pass."""
-        self._accepted_step = number
 
     def apply(self, fold: Fold, step: StepFold) -> Awaitable[None]:
         """Apply a finished step to the state. A suspended step stays open."""
@@ -106,7 +100,7 @@ class StepEnd:
         journal = self._journal
         fold = journal.fold
         if self._settles_replies and (
-            self._voice is not None or self._accepted_step != fold.steps + 1
+            self._voice is not None or self.accepted_step != fold.steps + 1
         ):
             self._settle_reply(reason or _why_open(fold))
         step, number = fold.open, fold.steps + 1
@@ -138,7 +132,7 @@ class StepEnd:
         """End a step that has begun and cannot go on: its calls are closed and StepEnding runs with
         the error."""
         fold = self._journal.fold
-        if fold.open is not None or self._current_step == fold.steps + 1:
+        if fold.open is not None or self.current_step == fold.steps + 1:
             await self.end(error, reason)
 
     def keep_partial(self) -> None:
@@ -160,7 +154,7 @@ class StepEnd:
         step, point, voice = self._journal.fold.open, self._replying, self._journal.audience.voice
         if step is None or step.reply is None:
             return
-        accepted = self._accepted_step == step.number or any(
+        accepted = self.accepted_step == step.number or any(
             call.decided for call in step.calls.values()
         )
         if point is not None and point.speaks and not accepted:

@@ -148,10 +148,12 @@ class ToolAttempts:
         tool, values = prepared.tool, prepared.values
         if tool is None or values is None:
             return _known(self._unknown_tool(call.name))
-        if not number:
-            number = state.called + 1 if self._children is None else self._next(state)
-        if self._children is not None and isinstance(tool, Delegate):
-            return self._hand_over(self._children, tool, call, values[0], number, fingerprint)
+        if self._children is not None:
+            number = number or self._next(state)
+            if isinstance(tool, Delegate):
+                return self._hand_over(self._children, tool, call, values[0], number, fingerprint)
+        elif not number:
+            number = state.called + 1
         if self._reveals:
             try:
                 values = revealed(self._reveals, call, values, self._site.turn)
@@ -162,14 +164,15 @@ class ToolAttempts:
         at = fold.at if self._prompt and number == 1 else fold.tick(journal.now)
         json = call.json if fingerprint else None
         journal.add(ToolCalled(call.id, call.name, number, fingerprint, json, at=at))
-        if not self._durable and tool.effect == "unsafe":
-            journal.check_writable()  # in a durable store the append of the start would fail
-        if tool.direct and not self._durable:
+        if self._durable:  # the append of the start fails if the log is not writable
+            at_once = tool.quick and tool.effect == "pure" and not self._resumed
+            return _known(tool.fn(*values)) if at_once else self._invoke(tool, call, values)
+        if tool.effect == "unsafe":
+            journal.check_writable()
+        if tool.direct:
             value: Awaitable[Any] = tool.fn(*values)
             return value
-        if tool.quick and (not self._durable or (tool.effect == "pure" and not self._resumed)):
-            return _known(tool.fn(*values))
-        return self._invoke(tool, call, values)
+        return _known(tool.fn(*values)) if tool.quick else self._invoke(tool, call, values)
 
     def _not_revealed(self, error: HookError) -> ToolResult:
         """The result of a call whose arguments could not be revealed: the tool does not run."""

@@ -22,7 +22,7 @@ from windlass.events import ToolCalling, ToolReturning
 from windlass.messages import ToolCall, ToolResult, as_result, text_result
 from windlass.outcomes import Completed, ErrorValue, Stopped, StopReason
 from windlass.records import ToolAttempted, ToolDecided
-from windlass.states import CallFold, Fold, StepFold
+from windlass.states import CallFold, Fold, StepFold, TurnFold
 from windlass.tools import Tool
 from windlass.turns import ChildWaits, Writes
 
@@ -49,7 +49,7 @@ class Executor:
     """
 
     __slots__ = (
-        "_attempts", "_attends", "_decisions", "_failures", "_inbox", "_journal", "_limited", "_limits",
+        "_attempts", "_attends", "_decisions", "_failures", "_inbox", "_journal", "_judged", "_limited", "_limits",
         "_program", "_questions", "_results", "_reviewed", "_site", "_waiting_writes", "_wrapped", "_written",
     )  # fmt: skip
 
@@ -74,6 +74,7 @@ class Executor:
         self._limits = limits
         self._failures = failures
         self._inbox = inbox
+        self._judged = decisions.judged
         self._limited = limits.exist("tool")
         self._reviewed = results.reviewed
         self._attends = site.journal.audience.attends
@@ -83,37 +84,17 @@ class Executor:
 
     async def execute(self, fold: Fold) -> None:
         """All calls are decided, then those that may run do."""
-        step, turn, decisions = fold.open, fold.turn, self._decisions
+        step, turn = fold.open, fold.turn
         assert step is not None
         assert turn is not None
-        ready: list[CallFold] = []
-        judged, held_back = decisions.judged, False
-        for call in step.calls.values():
-            if call.result is not None:
-                continue
-            if not judged:
-                decisions.allow(call, fold.at)
-                ready.append(call)
-                continue
-            try:
-                await decisions.decide(call)
-            except ChildWaits:  # of a gate: no call of the step runs, and the turn waits
-                await self._journal.commit()
-                self._questions.suspend()
+        stale = False
+        if self._judged:
+            decided = await self._decide(fold, step, turn)
+            if decided is None:
                 return
-            verdict = None if call.decided is None else call.decided.verdict
-            if verdict is ALLOW or not isinstance(verdict, Halt | Ask):
-                ready.append(call)
-            else:
-                held_back = True
-        stale = self._questions.resumed and (turn.delegated or turn.waiting)
-        if stale:
-            await self._attempts.end_unmet_children(FROM_CALLS)
-        if judged:
-            unclear = held_back or turn.waiting or self._questions.resumed or not fold.going
-            if unclear and not await self._may_begin(fold, step, ready, held_back):
-                return
-            self._attempts.check_cancelled()
+            ready, stale = decided
+        else:
+            ready = self._decisions.allow(step, fold)
         if len(ready) == 1:
             await self._run(ready[0])
         elif ready:
@@ -122,6 +103,37 @@ class Executor:
             await self._attempts.end_unmet_children(AFTER_CALLS)
         if step.decided or turn.waiting:
             await self._conclude(fold, step)
+        self._decisions.prepared.clear()  # even an empty dictionary keeps the room for its entries
+
+    async def _decide(
+        self, fold: Fold, step: StepFold, turn: TurnFold
+    ) -> tuple[list[CallFold], bool] | None:
+        """The calls that may run, once all are decided, and whether agents of an earlier pass may still work for the
+        step; None if no call may begin."""
+        ready: list[CallFold] = []
+        held_back = False
+        for call in step.calls.values():
+            if call.result is not None:
+                continue
+            try:
+                await self._decisions.decide(call)
+            except ChildWaits:  # of a gate: no call of the step runs, and the turn waits
+                await self._journal.commit()
+                self._questions.suspend()
+                return None
+            verdict = None if call.decided is None else call.decided.verdict
+            if verdict is ALLOW or not isinstance(verdict, Halt | Ask):
+                ready.append(call)
+            else:
+                held_back = True
+        stale = self._questions.resumed and bool(turn.delegated or turn.waiting)
+        if stale:
+            await self._attempts.end_unmet_children(FROM_CALLS)
+        unclear = held_back or turn.waiting or self._questions.resumed or not fold.going
+        if unclear and not await self._may_begin(fold, step, ready, held_back):
+            return None
+        self._attempts.check_cancelled()
+        return ready, stale
 
     async def _may_begin(
         self, fold: Fold, step: StepFold, ready: list[CallFold], held_back: bool

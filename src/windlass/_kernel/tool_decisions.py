@@ -12,7 +12,7 @@ from windlass.events import Delegating, ToolCalling
 from windlass.messages import ToolCall
 from windlass.outcomes import error_value
 from windlass.records import Answered, HookFailed, ToolDecided
-from windlass.states import CallFold
+from windlass.states import CallFold, Fold, StepFold
 from windlass.tools import ArgumentsError
 
 from .arguments import NOT_KEPT, Prepared, changed_log
@@ -31,7 +31,7 @@ class ToolDecisions:
     """Decides calls, by their gates or by `unmatched`. `judged` says that gates or the log may have
     a say.
 
-    `prepared` has the arguments of the open calls, read once and kept until the call has run.
+    `prepared` has the arguments of the open calls, read once for a decision and the run that follows.
     """
 
     __slots__ = (
@@ -121,17 +121,20 @@ class ToolDecisions:
 
     # ------------------------------------------------------------ the first decision
 
-    def allow(self, state: CallFold, at: float) -> None:
-        """No gate judges the call: it runs if its arguments fit."""
-        proposed = state.proposed
-        try:
-            self.prepared[proposed.id] = self._read(
-                state.call if not state.masked else self._call(state)
-            )
-        except ArgumentsError as error:
-            self._refuse(state, error)
-        else:
-            self._journal.add(ToolDecided(proposed.id, ALLOW, name=proposed.name, at=at))
+    def allow(self, step: StepFold, fold: Fold) -> list[CallFold]:
+        """Decide the open calls of a step that no gate judges: each runs if its arguments fit."""
+        calls = [state for state in step.calls.values() if state.result is None]
+        for state in calls:
+            proposed = state.proposed
+            try:
+                self.prepared[proposed.id] = self._read(
+                    state.call if not state.masked else self._call(state)
+                )
+            except ArgumentsError as error:
+                self._refuse(state, error)
+            else:
+                self._journal.add(ToolDecided(proposed.id, ALLOW, name=proposed.name, at=fold.at))
+        return calls
 
     async def decide(self, state: CallFold) -> None:
         """The verdict on one call, into the log.

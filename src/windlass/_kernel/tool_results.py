@@ -42,7 +42,7 @@ class ToolResults(Struct, eq=False):
     _journal: Journal
     _site: Site
     _injections: Injections
-    _unreturned: dict[str, ToolResult] = {}
+    _unreturned: tuple[tuple[str, ToolResult], ...] = ()
     _point: Point | None = None
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class ToolResults(Struct, eq=False):
                     name, answers, took = point.name, passage.answers, passage.took
                     journal.record(HookDecided(name, shown.id, verdict, answers, took=took))
         except asyncio.CancelledError:
-            self._unreturned[state.call.id] = given
+            self.keep(state.call.id, given)
             raise
         if isinstance(verdict, Deny):
             return text_result(f"Withheld: {verdict.reason}", "denied")
@@ -112,7 +112,7 @@ class ToolResults(Struct, eq=False):
 
     def keep(self, call: str, result: ToolResult) -> None:
         """Keep a result that no hook has let pass, for the end of the step."""
-        self._unreturned[call] = result
+        self._unreturned += ((call, result),)
 
     # ------------------------------------------------------------ calls that will not be finished
 
@@ -120,7 +120,7 @@ class ToolResults(Struct, eq=False):
         """Give a call that will not be finished its result: rewrites and a `Deny` hold, other
         answers are recorded."""
         call = state.call
-        result = self._unreturned.pop(state.proposed.id, None) or self._closed(state, reason)
+        result = dict(self._unreturned).get(state.proposed.id) or self._closed(state, reason)
         if self._point is not None:
             result = await self._pass_closed(call, result)
         self._journal.record(ToolReturned(call.id, call.name, result))

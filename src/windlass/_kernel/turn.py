@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class TurnLifecycle(Struct, frozen=True, eq=False):
     """Starts, finishes and, if need be, closes a turn.
 
-    `votes` are the composites that vote; `injected` is what the agent above injected for this one.
+    `injected` is what the agent above injected for this one.
     """
 
     _entry: Entry
@@ -33,7 +33,8 @@ class TurnLifecycle(Struct, frozen=True, eq=False):
     _end: TurnEnd
     _injections: Injections
     _cancellation: Cancellation
-    _votes: tuple[ContinuationEvaluator, StopResolver]
+    _evaluator: ContinuationEvaluator
+    _resolver: StopResolver
     _injected: tuple[Injected, ...] = ()
 
     async def start(self, fold: Fold) -> None:
@@ -45,12 +46,12 @@ class TurnLifecycle(Struct, frozen=True, eq=False):
             if fold.turn is not None and not fold.state.over:
                 await self._end.supersede()
             await self._start.open(message)
-        elif self._resume is not None and await self._resume.resume():
-            turn, (evaluator, resolver) = fold.turn, self._votes
+        elif self._resume is not None and await self._resume.resume() and fold.going:
+            turn = fold.turn
             voted = turn.evaluated if turn is not None else None
             if voted is None or voted.step != fold.steps:
-                voted = await evaluator.evaluate(fold)
-            await resolver.resolve(fold, voted)
+                voted = await self._evaluator.evaluate(fold)
+            await self._resolver.resolve(fold, voted)
         if journal.program.timed and fold.going:
             self._cancellation.watch_time()
         if journal.program.handlers:

@@ -107,7 +107,8 @@ class TurnStart(Struct, eq=False):
                 system = sections = None
             tools = None if changed.tools == program.specs else changed.tools
         self._record_opened(system, tools, sections)
-        await program.keep()
+        if not program.kept:
+            await program.keep()
         return None
 
     def _record_opened(

@@ -76,10 +76,20 @@ class Evaluator(Struct, eq=False):
             self._quick_below = self._journal.program.steps_without_votes
         self._told = self._journal.audience.hears(Evaluated)
 
+    def goes_on(self, fold: Fold) -> bool:
+        """Whether the turn goes on without a vote: its latest step called tools, and only `tools_ran` would speak."""
+        last, turn = fold.last, fold.turn
+        if last is None or not last.calls or turn is None or turn.steps >= self._quick_below:
+            return False
+        if not fold.going:
+            return False
+        if self._told:
+            self._tell_to_go_on(fold)
+        return True
+
     async def evaluate(self, fold: Fold) -> Evaluated:
-        quick, turn = self._quick_below, fold.turn
-        if quick and (last := fold.last) is not None and last.calls and turn and turn.steps < quick:
-            return self._go_on(fold) if self._told else GO_ON
+        if self.goes_on(fold):
+            return GO_ON
         best: Vote | None = None
         reasons: list[tuple[str, str]] = []
         votes: list[tuple[str, Any]] = [*self._criteria]
@@ -94,15 +104,15 @@ class Evaluator(Struct, eq=False):
                 elif best is None or _RANK[vote] < _RANK[best]:
                     best, reasons = vote, [(name, why)]
         if best is _REQUEST and reasons == _TOOLS_RAN:
-            return self._go_on(fold)
+            self._tell_to_go_on(fold)
+            return GO_ON
         evaluated = Evaluated(fold.steps, best, tuple(sorted(reasons)))
         self._journal.record(evaluated)
         return evaluated
 
-    def _go_on(self, fold: Fold) -> Evaluated:
-        """The usual vote, which is told but not written: tools were called."""
+    def _tell_to_go_on(self, fold: Fold) -> None:
+        """Tell of the usual vote, which is not written: tools were called."""
         self._journal.fact(Evaluated, fold.steps, _REQUEST, tuple(_TOOLS_RAN))
-        return GO_ON
 
     async def _votes_of_hooks(self, point: Point, state: State) -> Iterable[tuple[str, Any]]:
         passage = self._site.passage(point, Continuing(state, self._site.turn), str(state.steps))
