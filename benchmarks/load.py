@@ -1,8 +1,12 @@
 """Thousands of sessions at once on one event loop, in an SQLite file: `make load`, then `make docs`.
 
 Every session runs turns of ten steps with a model that takes 50 ms and the default (unsafe) tool, so each step commits
-twice. The overhead of a step is the time from one model call to the next, or to the end of the turn, less those 50 ms:
-it includes the tool, the commits, and all waiting for the event loop. Every turn is verified.
+twice. The overhead of a step is the time from one model call to the next, or to the end of the turn, less the time of
+the model: it includes the tool, the commits, and all waiting for the event loop. Every turn is verified.
+
+Three loads are told apart. Without pauses, sessions ask for all that one event loop can do and more: that gives the
+capacity, and latencies that say only how many wait. With pauses, or with a slower model, they ask for a share of the
+capacity of as many sessions: the arrivals stay below what is possible, and latencies say what a step costs.
 """
 
 from __future__ import annotations
@@ -56,15 +60,13 @@ class Watch:
         self.asked = 0.0
 
 
-def objects_size(messages: Iterable[Message]) -> int:
-    """The bytes of the Python objects of a transcript, without what all transcripts share."""
-    seen: set[int] = set()
+def objects_size(messages: Iterable[Message], counted: set[int]) -> int:
+    """The bytes of the Python objects of a transcript, but for those that were `counted` with another transcript."""
 
     def size(value: Any) -> int:
-        shared = isinstance(value, type) or value is None or (isinstance(value, str) and len(value) < 8)
-        if shared or id(value) in seen:
+        if value is None or isinstance(value, type) or id(value) in counted:
             return 0
-        seen.add(id(value))
+        counted.add(id(value))
         if isinstance(value, msgspec.Struct):
             inside: Iterable[Any] = [getattr(value, name) for name in value.__struct_fields__]
         elif isinstance(value, dict):
@@ -105,31 +107,32 @@ class Gate:
 
 
 class SlowModel:
-    """Takes 50 ms, or waits for a signal at chosen steps."""
+    """Takes `delay` seconds, or waits for a signal at chosen steps."""
 
     name = "slow"
 
     def __init__(self) -> None:
+        self.delay = DELAY
         self.seen = Seen()
         self.transcripts: list[tuple[int, int]] = []
+        self.counted: set[int] = set()
         self.holds: dict[int, Gate] = {}
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         it, now = watch.get(), time.perf_counter()
         if it.asked:
-            self.seen.overheads.append(now - it.asked - DELAY)
+            self.seen.overheads.append(now - it.asked - self.delay)
         else:
             self.seen.openings.append(now - it.begun)
         it.asked = now
         number = len(request.messages) // 2 + 1
         if held := self.holds.get(number):
             if len(held.waiting) % 100 == 0:
-                self.transcripts.append(
-                    (objects_size(request.messages), len(msgspec.json.encode(tuple(request.messages))))
-                )
+                json = msgspec.json.encode(tuple(request.messages))
+                self.transcripts.append((objects_size(request.messages, self.counted), len(json)))
             await held.wait()
         else:
-            await asyncio.sleep(DELAY)
+            await asyncio.sleep(self.delay)
         if number < STEPS:
             call = ToolCallPart("add", f'{{"a": {number}, "b": 1}}', vendor_id=f"c{number}")
             return ModelReply(Message("assistant", (call,)), finish="tool_calls")
@@ -163,7 +166,7 @@ class Fleet:
         result = await self.agent.run("go", session=f"s{next(self._numbers)}")
         if result.text != "done" or len(result.state.messages) != 2 * STEPS:
             raise RuntimeError(f"a turn ended with {result.text!r} after {len(result.state.messages)} messages")
-        self.model.seen.overheads.append(time.perf_counter() - it.asked - DELAY)
+        self.model.seen.overheads.append(time.perf_counter() - it.asked - self.model.delay)
         self.model.seen.turns += 1
 
     @asynccontextmanager
@@ -185,8 +188,9 @@ class Fleet:
                 if pause and not stopping:
                     await rest(pause())
 
-        spread = (STEPS * DELAY) + (pause() if pause else 0.0)
-        tasks = [asyncio.create_task(one(spread * at / count)) for at in range(count)]
+        spread = STEPS * self.model.delay
+        starts = [pause() if pause else spread * at / count for at in range(count)]
+        tasks = [asyncio.create_task(one(start)) for start in starts]
         try:
             yield tasks
         finally:
@@ -198,6 +202,14 @@ class Fleet:
             failed = [it for it in ended if isinstance(it, Exception)]
             if failed:
                 raise RuntimeError(f"{len(failed)} sessions failed") from failed[0]
+
+    async def warm_up(self, turns: int = 3000) -> None:
+        """Run turns that are not measured, a few at a time."""
+        self.model.delay = 0.0
+        for _ in range(turns // GROUP):
+            await asyncio.gather(*[self.turn() for _ in range(GROUP)])
+        self.model.delay = DELAY
+        self.model.seen = Seen()
 
     def size(self) -> int:
         """The bytes of the file."""
@@ -255,10 +267,11 @@ async def memory(folder: str, count: int, group: int) -> Found:
     """Resident memory per session whose turn is under way, at its first model call and at its last.
 
     The sessions begin and go on in groups of `group`: what a session needs only while it commits is then there for one
-    group at a time, as under a load that is spread over time.
+    group at a time, as under a load that is spread over time. Before that, turns fill what a process has once, however
+    many sessions it serves: SQLite's page cache and the logs that are kept for the next turn.
     """
     fleet = Fleet(folder)
-    await _hold_and_release(fleet, 100)
+    await fleet.warm_up()
     gc.collect()
     start = resident_kb()
     first, last = Gate(), Gate()
@@ -266,7 +279,7 @@ async def memory(folder: str, count: int, group: int) -> Found:
     tasks: Tasks = []
     found = {}
     for name, before, gate in (("first", None, first), ("last", first, last)):
-        fleet.model.transcripts = []
+        fleet.model.transcripts, fleet.model.counted = [], set()
         for there in range(group, count + group, group):
             if before is None:
                 tasks += [asyncio.create_task(fleet.turn()) for _ in range(min(group, count - len(tasks)))]
@@ -287,10 +300,6 @@ async def memory(folder: str, count: int, group: int) -> Found:
     found["after"] = {"kb": round((resident_kb() - start) / count, 2)}
     await fleet.close()
     return found
-
-
-async def _hold_and_release(fleet: Fleet, count: int) -> None:
-    await asyncio.gather(*[fleet.turn() for _ in range(count)])
 
 
 async def saturation(folder: str, seconds: float, most: int, *, in_memory: bool = False) -> Found:
@@ -317,17 +326,37 @@ def rare_collections() -> Iterator[None]:
 
 
 async def paced(folder: str, seconds: float, capacity: float, count: int, shares: Sequence[float] = LOADS) -> Found:
-    """Sessions that pause between turns, as people do, so that together they ask for a share of what is possible."""
+    """Sessions that pause between turns, as people do, so that together they ask for a share of what is possible.
+
+    Pauses are random and without memory, so turns begin at a constant rate from the first moment on.
+    """
     loads = {}
     for load in shares:
         fleet = Fleet(tempfile.mkdtemp(dir=folder))
-        pause = pauses(count, capacity * load)
-        async with fleet.sessions(count, pause) as tasks:
-            loads[str(load)] = await over(
-                fleet, tasks, min(seconds / 5 + count * STEPS / (capacity * load), 30 * seconds), seconds
-            )
+        async with fleet.sessions(count, pauses(count, capacity * load)) as tasks:
+            loads[str(load)] = {
+                "asked": round(capacity * load),
+                **await over(fleet, tasks, max(seconds / 2, 2.0), seconds),
+            }
         await fleet.close()
     return {"sessions": count, "capacity": capacity, "loads": loads}
+
+
+async def under_way(folder: str, seconds: float, capacity: float, count: int, load: float = RARE_LOADS[0]) -> Found:
+    """Sessions that all have a turn under way, with a model so slow that they ask for a share of what is possible."""
+    fleet = Fleet(tempfile.mkdtemp(dir=folder))
+    fleet.model.delay = delay = count / (capacity * load)
+    async with fleet.sessions(count) as tasks:
+        warm = STEPS * delay * 1.2
+        found = {"asked": round(capacity * load), "delay": round(delay, 2), **await over(fleet, tasks, warm, seconds)}
+    await fleet.close()
+    return found
+
+
+async def under_way_rarely(folder: str, seconds: float, capacity: float, count: int) -> Found:
+    """The same without full garbage collections."""
+    with rare_collections():
+        return await under_way(folder, seconds, capacity, count)
 
 
 async def _turns_ended(fleet: Fleet, tasks: Tasks, count: int, most: float) -> None:
@@ -339,10 +368,10 @@ async def _turns_ended(fleet: Fleet, tasks: Tasks, count: int, most: float) -> N
 
 
 def pauses(count: int, steps_per_second: float) -> Callable[[], float]:
-    """Random pauses, of which the mean makes this many sessions do so many steps a second, if they can."""
-    mean = max(count * STEPS / steps_per_second - STEPS * DELAY, 0.0)
+    """Random pauses, of which the mean makes this many sessions ask for so many steps a second."""
+    mean = max(count * STEPS / steps_per_second - STEPS * DELAY, 1e-3)
     dice = random.Random(7)
-    return lambda: dice.uniform(0, 2 * mean)
+    return lambda: dice.expovariate(1 / mean)
 
 
 async def paced_rarely(folder: str, seconds: float, capacity: float, count: int) -> Found:
@@ -432,9 +461,11 @@ def _jobs(
     yield "memory at once", lambda: memory(tempfile.mkdtemp(dir=folder), count, count)
     yield "saturation", lambda: saturation(folder, seconds, count)
     yield "without a store", lambda: saturation(folder, seconds, count, in_memory=True)
-    capacity = max(it["steps_per_second"] for it in found["saturation"].values())
+    capacity = found["saturation"][str(count)]["steps_per_second"]  # of as many sessions: fewer may do more
     yield "paced", lambda: paced(folder, seconds, capacity, count)
     yield "paced, rare collections", lambda: paced_rarely(folder, seconds, capacity, count)
+    yield "under way", lambda: under_way(folder, seconds, capacity, count)
+    yield "under way, rare collections", lambda: under_way_rarely(folder, seconds, capacity, count)
     yield "collection", lambda: collection(count)
     yield "soak", lambda: soak(folder, options.soak * 60, capacity, count)
 

@@ -136,11 +136,10 @@ def page() -> str:
 Windlass, a loop written by hand with plain asyncio, and eight other frameworks do identical work in one run. Below
 that: [10,000 sessions at once](#ten-thousand-sessions-at-once) in one process.
 
-Measured on {about["date"]} with Python {about["python"]} on {about["machine"]}, a shared machine. Absolute times are
-those of this machine; the ratios are what counts. Other work ran on the machine meanwhile: figures that are CPU time
-feel that less than wall times do, and repeated runs differed by a tenth. `make peers` repeats everything in about half an hour and writes this
-page. Rows in which another framework is better than Windlass stay in, and are
-[listed](#where-others-are-better).
+Measured on {about["date"]} with Python {about["python"]} on {about["machine"]}, a shared machine, {share_note(about)}. Absolute times are
+those of this machine; the ratios are what counts. Repeated runs differed by a tenth, and more while other work ran on the
+machine. `make peers` repeats everything in about half an hour and writes this page. Rows in which another framework is
+better than Windlass stay in, and are [listed](#where-others-are-better).
 
 {targets_table()}
 ![CPU per step](benchmarks/step.svg)
@@ -224,6 +223,12 @@ A new agent opens a session of 100 steps and answers one more message, ms.
 {better()}
 {bars_section()}
 {load_section()}"""
+
+
+def share_note(about: Found) -> str:
+    """How long the run took, and whether it was a shortened one."""
+    share = about.get("share", 1.0)
+    return f"in {about['minutes']} minutes" + ("" if share == 1.0 else f" (`--share {share:g}` of the usual time)")
 
 
 def short_table() -> str:
@@ -494,11 +499,12 @@ The same without the file, in the memory store:
 ### With pauses: latency under a load
 
 {found["paced"]["sessions"]:,} sessions that pause at random between turns, as people do, so that together they ask for a share
-of {found["paced"]["capacity"]:,} steps a second, the most that a first measurement found.
+of {found["paced"]["capacity"]:,} steps a second, the most that as many sessions did without pauses. Most of them rest at any moment. A
+load above 100% has no latency worth the name: the queue grows for as long as it lasts.
 
-{table(["share asked for", "steps a second", "overhead p50, ms", "p99, ms", "until a turn asks the model, p99, ms", "loop"], paced_rows(found["paced"]["loads"]))}
+{table(["share", "asked for, steps a second", "done", "overhead p50, ms", "p99, ms", "until a turn asks the model, p99, ms", "loop"], paced_rows(found["paced"]["loads"]))}
 {collector_text(found)}
-### Memory
+{under_way_text(found)}### Memory
 
 {memory_text(found)}
 
@@ -536,6 +542,10 @@ def load_targets(found: Found) -> str:
         for share, it in found[name]["loads"].items():
             what = f"overhead p99 at {float(share):.0%} of what is possible{note}"
             rows.append(target_row(what, it["overhead_ms"]["p99"], 20, "ms"))
+    for name, note in (("under way", ""), ("under way, rare collections", ", full garbage collections rare")):
+        if name in found:
+            what = f"overhead p99 at 75% of what is possible, all turns under way{note}"
+            rows.append(target_row(what, found[name]["overhead_ms"]["p99"], 20, "ms"))
     rows.append(target_row("memory of a session beyond its transcript", beyond, 20, "KB"))
     return table([f"{found['paced']['sessions']:,} sessions", "target", "measured", ""], rows)
 
@@ -564,6 +574,7 @@ def paced_rows(found: Found) -> list[list[str]]:
     return [
         [
             f"{float(share):.0%}",
+            number(it.get("asked")),
             f"{it['steps_per_second']:,}",
             number(it["overhead_ms"]["p50"]),
             number(it["overhead_ms"]["p99"]),
@@ -600,7 +611,24 @@ nothing else runs. A turn is freed at its end without the collector,
 so a process with thousands of sessions may tell Python to look at all objects rarely. With
 `gc.set_threshold(10_000, 5, 1_000_000)` the same loads give:
 
-{table(["share asked for", "steps a second", "overhead p50, ms", "p99, ms", "until a turn asks the model, p99, ms", "loop"], paced_rows(rarely))}"""
+{table(["share", "asked for, steps a second", "done", "overhead p50, ms", "p99, ms", "until a turn asks the model, p99, ms", "loop"], paced_rows(rarely))}"""
+
+
+def under_way_text(found: Found) -> str:
+    """Sessions that all have a turn under way."""
+    if (plain := found.get("under way")) is None:
+        return ""
+    rows = []
+    for collector, it in (("as it is", plain), ("rare full collections", found["under way, rare collections"])):
+        numbers = [number(it["overhead_ms"][part]) for part in ("p50", "p99", "max")]
+        rows.append([collector, number(it["asked"]), f"{it['steps_per_second']:,}", *numbers, f"{it['loop_busy']:.0%}"])
+    return f"""### With a slower model: all of them under way
+
+{found["paced"]["sessions"]:,} turns at any moment, with a model that takes {plain["delay"]:.1f} s, as large models do: so the same sessions ask for 75% of what
+is possible, and none of them rests.
+
+{table(["garbage collector", "asked for, steps a second", "done", "overhead p50, ms", "p99, ms", "most, ms", "loop"], rows)}
+"""
 
 
 def memory_text(found: Found) -> str:
