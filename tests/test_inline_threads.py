@@ -285,11 +285,17 @@ OWN = {
     "compat/claude_code/handlers.py": "posts to a hook's server, with a client that blocks, beside the event loop",
     "compat/claude_code/processes.py": "waits for the end of a hook's process beside the event loop",
     "compat/claude_code/transcripts.py": "writes the transcript file beside the event loop",
+    "compat/langchain/own_model.py": "runs plain methods of middlewares beside the event loop",
     "inspector/contexts.py": "rebuilds the requests of a long log beside the event loop",
+    "inspector/diffs.py": "compares two long logs beside the event loop",
+    "inspector/evaluations.py": "reads saved evaluations beside the event loop",
+    "inspector/governance.py": "sums up long logs beside the event loop",
+    "inspector/whatif.py": "asks hooks that may be slow beside the event loop of the page",
     "mcp/sources.py": "keeps the list of tools of a server in a file beside the event loop",
     "mcp/workers.py": "drives the connection to a server, which outlives event loops",
     "tools/shell_tool.py": "starts, reads and ends a shell beside the event loop",
     "testing/simulation/loops.py": "starts none: it names what asks for one",
+    "testing/simulation/refusals.py": "starts none: it refuses those of others",
     "testing/stores.py": "checks a store with several event loops at once",
 }
 """The files that may start threads themselves. Models start those that their vendors' packages need."""

@@ -517,11 +517,11 @@ async def test_the_explanation_of_a_turn_has_the_time_of_each_entry():
     assert all(line.strip().startswith("22:13:20.000  ") or "(UTC)" in line for line in lines)
 
 
-def test_show_prints_the_time_of_every_entry_and_record(tmp_path: Path):
+def test_why_and_show_print_the_time_of_every_entry_and_record(tmp_path: Path):
     address = f"sqlite:///{tmp_path}/agent.db"
     agent = sending(address, FakeClock(1_700_000_000.0))
     agent.run_sync("go", session="s")
-    told = CliRunner().invoke(main, ["show", "--store", address, "s"]).output
+    told = CliRunner().invoke(main, ["why", "--store", address, "s"]).output
     assert "began       2023-11-14 22:13:20.000 UTC" in told
     assert "  22:13:20.000  ask" in told
     records = CliRunner().invoke(main, ["show", "--store", address, "s", "--records"]).stdout.splitlines()

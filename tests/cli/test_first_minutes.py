@@ -53,7 +53,7 @@ def windlass(tmp_path: Path) -> Path:
     Windlass is built and installed. The packages that it needs are those of this environment, so nothing is downloaded.
     """
     copy, fresh = tmp_path / "tree", tmp_path / "environment"
-    for name in ("pyproject.toml", "README.md", "LICENSE", "src"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "src"):
         whole = PROJECT / name
         copying: Any = shutil.copytree if whole.is_dir() else shutil.copy
         copy.mkdir(exist_ok=True)

@@ -373,7 +373,7 @@ RUNS: dict[str, list[list[str]]] = {
         ["nobody" + EVIL],
     ],
     "simulate": [
-        ["evil", "--seeds", "2"],
+        ["evil", "--seeds", "2", "--logs"],
         ["evil:make", "--seed", "1", "--json"],
         ["broken"],
         [f"evil:{EVIL}", "--seeds", EVIL],
@@ -402,6 +402,7 @@ RUNS: dict[str, list[list[str]]] = {
         ["--port", EVIL, "--open"],
         ["--agent", "broken"],
         ["--scope", EVIL],
+        ["--evals", f"absent{EVIL}", "--port", EVIL],
     ],
     "why": [
         *[[name + EVIL, *options] for name in ("ask", "failed", "unknown", "done", "top", f"top{EVIL}//1/1")

@@ -61,9 +61,11 @@ def on_terminal(folder: Path, *arguments: str, columns: int = 80, **environment:
 def test_a_row_says_when_who_what_and_what_it_cost():
     lines = piped("show", "desk-8841").splitlines()
     assert lines[0] == "desk-8841 · desk · turn 1"
-    assert lines[1] == (
-        "5 model calls · 3,765 in (74% cached), 156 out · $0.0108 · model 7.4 s · tools 2.3 s · hooks 3.0 ms · "
-        "people 6 m 12 s"
+    # Gates in shadow mode work beside the others, so how long those took depends on when a commit is ready.
+    assert re.fullmatch(
+        r"5 model calls · 3,765 in \(74% cached\), 156 out · \$0\.0108 · model 7\.4 s · "
+        r"tools 2\.\d s · hooks [\d.]+ ms · people 6 m 12 s",
+        lines[1],
     )
     assert "6 m 12 s" in lines[3]
     assert lines[3].endswith("█ model  ▄ tool  ░ person")
@@ -247,7 +249,7 @@ def test_times_of_work_keep_their_order_and_folded_ones_their_width():
 def test_the_list_shows_on_a_terminal_how_sessions_stand_and_what_they_cost(tmp_path):
     lines, _ = on_terminal(tmp_path, "sessions", "list")
     at = next(number for number, line in enumerate(lines) if "desk-8841" in line)
-    assert re.match(r"● desk-8841\s+completed\s+\d{4}-\d\d-\d\d \d\d:\d\d\s+\$0\.0108\s+9\.7 s$", lines[at])
+    assert re.match(r"● desk-8841\s+completed\s+\d{4}-\d\d-\d\d \d\d:\d\d\s+\$0\.0108\s+(9|10)\.\d s$", lines[at])
     assert lines[at + 1].startswith("  The tent of order 4417")
     assert "■ 3 refused" in lines[at + 1]
     assert "◆ 1 asked" in lines[at + 1]

@@ -104,7 +104,7 @@ class Page:
         options = {"viewport": {"width": 1280, "height": 820}, **options}
         self.context = browser.new_context(**options)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(10_000)
+        self.page.set_default_timeout(30_000)
         self.problems: list[str] = []
         self.page.on("console", lambda message: self.problems.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))

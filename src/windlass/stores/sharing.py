@@ -70,6 +70,7 @@ class Lease(Generic[R]):
         self._entry: _Entry | None = None
         self._resource: R | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
+        threads()  # loads them now: when the resource is made, no file may be left to open
 
     def get(self) -> R:
         """The resource. Raises if the store is closed."""
