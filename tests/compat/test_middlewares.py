@@ -72,7 +72,7 @@ from windlass import (
 from windlass.compat.langchain import LangChainModel, Middlewares, agent_model
 from windlass.errors import ConfigError, ModelError
 from windlass.records import SideReplied
-from windlass.testing import ScriptedModel, calls, says
+from windlass.testing import ScriptedModel, calls, crash_points, says
 
 
 def chat(*messages: AIMessage | Exception) -> GenericFakeChatModel:
@@ -545,7 +545,7 @@ KILLED = """
 import os, sys
 from windlass import Agent, tool
 from windlass.compat.langchain import Middlewares
-from windlass.testing import ScriptedModel, calls, says
+from windlass.testing import ScriptedModel, calls, crash_points, says
 from langchain.agents.middleware import ModelCallLimitMiddleware, PIIMiddleware
 
 @tool
@@ -579,6 +579,11 @@ async def test_state_survives_a_kill(tmp_path: Path) -> None:
     assert sent(model, 0)[0] == "mail [REDACTED_EMAIL]"
     assert result.state.slots["thread_model_call_count"] == 2
     await agent.aclose()
+
+
+def test_a_kill_anywhere_changes_nothing() -> None:
+    report = crash_points("tests.compat.middleware_scene:scene")
+    assert len(report.points) > 20
 
 
 async def test_a_sub_agent_has_its_own_middlewares() -> None:

@@ -181,7 +181,7 @@ def _parts(block: Mapping[str, Any], reading: Reading) -> list[Part]:
         return [image(where.get("url")), *reading.kept(VENDOR, beside, "type")]
     if kind in _MEDIA and (media := _media(kind, block)) is not None:
         known = ("type", "base64", "url", "file_id", "mime_type", "data", "source_type", "filename")
-        return [media, *reading.kept(VENDOR, block, *known)]
+        return [media, *reading.kept(VENDOR, {**block, "extras": _extras(block)}, *known)]
     if kind == "text-plain" and isinstance(block.get("text"), str):
         data = block["text"].encode("utf-8", "surrogatepass")
         part = DocumentPart(data, media_type="text/plain", name=block.get("title"))
@@ -207,6 +207,13 @@ def _reasoning(block: Mapping[str, Any], reading: Reading) -> list[Part]:
 
 RESPONSES = "openai-responses"
 """Whose reasoning a block with a summary is."""
+
+
+def _extras(block: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The extras of a block without the name of a file, which a part has."""
+    given = block.get("extras")
+    rest = {name: value for name, value in given.items() if name != "filename"} if isinstance(given, Mapping) else {}
+    return rest or None
 
 
 def _media(kind: str, block: Mapping[str, Any]) -> Part | None:

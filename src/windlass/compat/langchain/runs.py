@@ -94,7 +94,7 @@ class Run:
         self.by = ""
         self.moved = False
         self._called = False
-        self._place = f"{turn.session_id}/{turn.state.steps}"
+        self._place = str(turn.state.steps)
 
     @classmethod
     def in_step(cls, memory: Memory, turn: Turn[Any]) -> Run:

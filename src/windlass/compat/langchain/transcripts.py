@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -418,7 +418,7 @@ def reply_of_message(message: BaseMessage, source: Message | None = None) -> Mes
     return made[0] if len(made) == 1 else Message("assistant", tuple(part for one in made for part in one.parts))
 
 
-def added(messages: Sequence[BaseMessage], update: Any, place: str, coerce: Callable[[Any], Any] | None = None) -> Any:
+def added(messages: Sequence[BaseMessage], update: Any, place: str) -> Any:
     """The messages after an update of a middleware, by LangGraph's rules: each message has an id first.
 
     The ids of new messages follow from where and what they are, so that a resumed turn makes the same ones.
