@@ -647,10 +647,7 @@ class Fold:
             for record in records:
                 self.add(record)
         except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise StoreError(
-                f"the log of session {self.session!r} is broken at record {self.seq + 1}: it does not follow from the "
-                f"records before it ({type(error).__name__}: {error})"
-            ) from error
+            raise broken_log(self.session, self.seq + 1, error) from error
 
     def _have_stored(self, records: Sequence[r.Record]) -> None:
         """The store has these records, which are folded and pending."""
@@ -740,6 +737,14 @@ class Fold:
 
 _state = _maker(State, "seq", "turn", "open", "pending")
 _fold = _maker(Fold, "messages", "turn", "open", "pending")
+
+
+def broken_log(session: str, number: int, error: Exception) -> StoreError:
+    """The error for a record that does not fold."""
+    return StoreError(
+        f"the log of session {session!r} is broken at record {number}: it does not follow from the records before it "
+        f"({type(error).__name__}: {error})"
+    )
 
 
 def fold(session: str, records: Iterable[r.Record]) -> State:

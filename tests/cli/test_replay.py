@@ -12,9 +12,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from windlass import Agent, tool
+from windlass import Agent, Allow, tool
 from windlass.cli import main
+from windlass.records import ToolDecided
+from windlass.stores import SQLiteStore
 from windlass.testing import ScriptedModel, calls, says
+
+from .terminals import Terminal
 
 TILL = """
 from windlass import Agent, Deny, ToolCalling, tool
@@ -112,14 +116,15 @@ def test_it_prints_json_and_markdown(folder: Path):
     assert data["summary"]["different"] == data["summary"]["blocked"] == data["summary"]["exit_code"] == 1
     assert [(one["session"], one["differences"][0]["tool"]) for one in data["sessions"]] == [("large", "pay")]
     table = windlass("replay", "--agent", "till:strict", "--markdown").stdout
-    assert "| large | 1 | pay: allow | deny: too much \\\\x1b\\[31m | limit |" in table
+    assert '| large | 1 | pay {"euros":50}: allow | deny: too much \\\\x1b\\[31m | limit |' in table
 
 
 def test_it_replays_the_named_sessions_or_the_recent_ones(folder: Path):
-    assert "1 sessions: 1 as recorded" in windlass("replay", "small", "--agent", "till:strict").stdout
+    assert "1 session: 1 as recorded" in windlass("replay", "small", "--agent", "till:strict").stdout
     assert windlass("replay", "--agent", "till:strict", "--since", "1h").exit_code == 1
     tomorrow = time.strftime("%Y-%m-%d", time.localtime(time.time() + 2 * 86400))
-    assert windlass("replay", "--agent", "till:strict", "--since", tomorrow).stdout.startswith("0 sessions")
+    none = windlass("replay", "--agent", "till:strict", "--since", tomorrow)
+    assert (none.exit_code, none.stdout) == (5, "no session was replayed\n"), "0 says that all is as it was"
 
 
 def test_rules_alone_suffice(folder: Path):
@@ -151,6 +156,84 @@ def test_a_mistake_is_named_and_is_no_result(folder: Path, arguments: list[str],
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert not os.path.exists("none.db")
+
+
+def test_a_policy_that_crashes_is_named_with_its_error(folder: Path):
+    (folder / "odd.py").write_text(ODD, encoding="utf-8")
+    crashes = windlass("replay", "large", "--agent", "odd:crashing")
+    assert crashes.exit_code == 1
+    assert "allow is now deny: failed: ValueError: oops (by broken)" in crashes.stdout
+    leaves = windlass("replay", "--agent", "odd:leaving")
+    assert leaves.exit_code == 2, "1 says that something is decided otherwise"
+    assert leaves.stdout.count("SystemExit: 1") == 2
+
+
+ODD = """
+import sys
+from till import limited
+from windlass import ToolCalling
+
+def crashing():
+    agent = limited(100)
+
+    @agent.gate(ToolCalling)
+    def broken(event):
+        raise ValueError("oops")
+
+    return agent
+
+def leaving():
+    agent = limited(100)
+    agent.gate(ToolCalling)(lambda event: sys.exit(1))
+    return agent
+"""
+
+
+def test_a_log_that_no_agent_wrote_does_not_end_the_replay_of_others(folder: Path):
+    async def append() -> None:
+        store = SQLiteStore("windlass.db")
+        await store.append("odd", [ToolDecided("odd/1/1", Allow())], 0)
+        await store.close()
+
+    asyncio.run(append())
+    done = windlass("replay", "--agent", "till")
+    assert done.exit_code == 2
+    assert "odd  failed: the log of session 'odd' is broken at record 1" in done.stdout
+    assert "3 sessions: 2 as recorded, 1 could not be replayed" in done.stdout
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_on_a_terminal_each_verdict_has_its_lines_and_nothing_wraps_by_itself(folder: Path, columns: int):
+    with Terminal(folder, "replay", "--agent", "till:strict", columns=columns) as terminal:
+        assert terminal.ends() == 1
+    lines = terminal.screen.splitlines()
+    assert all(len(line) < columns for line in lines), terminal.screen
+    text = " ".join(terminal.screen.split())
+    assert 'turn 1, step 1 pay {"euros":50} allow → deny by limit: "too much \\x1b[31m"' in text
+    assert "2 sessions: 1 as recorded, 1 decided differently, 1 blocked that happened (3 verdicts)" in text
+
+
+def test_a_difference_is_shown_side_by_side_where_it_begins(folder: Path):
+    record_long("first", "a" * 3000 + "left")
+    record_long("second", "a" * 3000 + "right")
+    with Terminal(folder, "diff", "first", "second", columns=80) as terminal:
+        assert terminal.ends() == 1
+    assert all(len(line) < 80 for line in terminal.screen.splitlines())
+    assert "…(+" in terminal.screen
+    assert "left" in terminal.screen
+    assert "right" in terminal.screen
+    with Terminal(folder, "diff", "first", "second", columns=40) as terminal:
+        assert terminal.ends() == 1
+    assert all(len(line) < 40 for line in terminal.screen.splitlines())
+
+
+def record_long(session: str, message: str) -> None:
+    async def work() -> None:
+        agent = Agent(ScriptedModel(says("done")), store="sqlite:///windlass.db")
+        await agent.run(message, session=session)
+        await agent.aclose()
+
+    asyncio.run(work())
 
 
 def test_diff_shows_what_is_common_and_the_first_difference(folder: Path):

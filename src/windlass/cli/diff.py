@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 import click
 import msgspec
+from rich.cells import cell_len
 
 from windlass._text import uncut, visible
 from windlass.errors import SessionUnknown
@@ -15,11 +16,19 @@ from windlass.records import Record
 from windlass.replay.diffs import Row, SessionDiff, diff
 
 from .completing import complete_sessions
-from .output import echo_json, is_terminal, mistakes_exit_with, page
+from .output import CUT, echo_json, mistakes_exit_with, page, terminal_width
+from .painting import SHAPES, paint_for_output
 from .stores import store_option, with_store
+from .view import wrapped
 
 _LABEL = 10
 _WIDTH = 100
+_NARROW = 60
+"""Below this width, the rows that differ are below each other."""
+
+_LONGEST = 800
+"""How many characters of a row that differs a terminal gets, without --full."""
+
 _SHOWN = 10
 """How many common rows are shown before the difference."""
 
@@ -52,30 +61,54 @@ def diff_command(address: str, first: str, second: str, other: str | None, full:
         echo_json(msgspec.json.encode({"same": found.same, **msgspec.to_builtins(found)}).decode())
     elif full:
         with uncut():
-            page("\n".join(_lines(found, None)))
+            page("\n".join(_lines(found, None)), styled=True)
     else:
-        page("\n".join(_lines(found, _SHOWN)))
+        text = "\n".join(_lines(found, _SHOWN))
+        page(text, CUT if "…(+" in text else "", styled=True)
     raise SystemExit(0 if found.same else 1)
 
 
-def _lines(found: SessionDiff, shown: int | None) -> list[str]:
-    width = max(min(shutil.get_terminal_size().columns, 160), 40) if is_terminal() else _WIDTH
+def _lines(found: SessionDiff, shown: int | None) -> Iterator[str]:
+    paint, terminal = paint_for_output(), terminal_width()
+    width = _WIDTH if terminal is None else max(min(terminal - 1, 160), 40)
     side = (width - _LABEL - 3) // 2
+    names = f"{'':<{_LABEL}} {_fit(found.left, side)}  {_fit(found.right, side)}".rstrip()
     common = found.common if shown is None else found.common[-shown:] if shown else ()
-    lines = [f"{'':<{_LABEL}} {_fit(found.left, side)}  {_fit(found.right, side)}".rstrip()]
+    yield paint(names, bold=True)
     if left_out := len(found.common) - len(common):
-        lines.append(f"{'':<{_LABEL}} … {left_out} equal rows")
+        yield f"{'':<{_LABEL}} … {left_out} equal row{'' if left_out == 1 else 's'}"
     step = (-1, -1)
     for row in common:
         if (row.turn, row.step) != step:
             step = row.turn, row.step
-            lines.append(f"turn {row.turn}, step {row.step}" if row.step else f"turn {row.turn}")
-        lines.append(f"= {row.kind:<{_LABEL - 2}} {_fit(row.text, 2 * side)}".rstrip())
+            yield f"turn {row.turn}, step {row.step}" if row.step else f"turn {row.turn}"
+        yield f"= {row.kind:<{_LABEL - 2}} {_fit(row.text, 2 * side)}".rstrip()
     if found.same:
-        return [*lines, "the same happened in both"]
-    lines.append(f"first difference: {_where(found.first or found.second)}")
-    lines += [f"{visible(found.left)}: {_told(found.first)}", f"{visible(found.right)}: {_told(found.second)}"]
-    return lines
+        yield paint("the same happened in both", bold=True)
+        return
+    yield paint.tone(f"first difference: {_where(found.first or found.second)}", "changed", bold=True)
+    first, second = _told(found.first), _told(found.second)
+    if terminal is not None and shown is not None:
+        first, second = _around_difference(first, second)
+    if terminal is None or terminal < _NARROW:
+        for name, text in ((found.left, first), (found.right, second)):
+            line = f"{visible(name)}: {text}"
+            yield from [line] if terminal is None else wrapped(line, terminal, "  ")
+    else:
+        cells = [wrapped(text, side + 1, "  ") for text in (first, second)]
+        for number, (cell, other) in enumerate(zip_longest(*cells, fillvalue="")):
+            mark = paint.tone("≠" if paint.shapes is SHAPES else "!", "changed") if not number else " "
+            yield f"{mark}{'':<{_LABEL}}{cell}{' ' * max(side - cell_len(cell), 0)}  {other}".rstrip()
+
+
+def _around_difference(first: str, second: str) -> tuple[str, str]:
+    """Two texts where they begin to differ. Long ones are cut before and after that."""
+    same = next((at for at, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), 0)
+    begin = max(same - _LONGEST // 4, 0) if max(len(first), len(second)) > _LONGEST else 0
+    cut = [(f"…(+{begin})" if begin else "") + text[begin : begin + _LONGEST] for text in (first, second)]
+    rest = [max(len(text) - begin - _LONGEST, 0) for text in (first, second)]
+    texts = [text + (f"…(+{left})" if left else "") for text, left in zip(cut, rest, strict=True)]
+    return texts[0], texts[1]
 
 
 def _fit(text: str, width: int) -> str:

@@ -28,6 +28,10 @@ ALL_RECORDS = 50_000
 """How many records are read for a list in all: of the first sessions, so many as fit."""
 
 
+NARROW = 60
+"""Below this width, what is known of a session is not put into columns."""
+
+
 class Listed(Struct):
     """A session in the list; `digest` has what its log says, None if it was not read."""
 
@@ -130,6 +134,11 @@ def _two_lines(one: Listed, paint: Paint, width: int, column: int, depth: int, f
     cost = money(found.get("cost")) if found else ""
     took = span(found["took"]) if found.get("took") else ""
     name = visible_id(info.session)
+    counts = found.get("verdicts") or {}
+    asks = f"{info.waiting} open question{'' if info.waiting == 1 else 's'}" if info.waiting else ""
+    if width < NARROW:
+        yield from _narrow(one, paint, width, indent, (mark, name, words, cost, took, asks), full)
+        return
     fields = f"{_when(info.updated)}  {cost:>8}  {took:>8}".rstrip()
     if len(indent) + 4 + max(len(name), column) + 13 + len(fields) > width:
         fields = _when(info.updated)
@@ -137,16 +146,40 @@ def _two_lines(one: Listed, paint: Paint, width: int, column: int, depth: int, f
         paint.tone(f"{words:<12}", state) if state in ("waiting", "failed", "stopped", "error") else f"{words:<12}"
     )
     yield f"{indent}{mark} {paint(f'{name:<{column}}', bold=True)}  {state_word} {fields}".rstrip()
-    verdicts = "  ".join(_verdicts(found.get("verdicts") or {}, paint))
-    plain = sum(len(f"{number} {COUNTS[kind]}") + 4 for kind, number in (found.get("verdicts") or {}).items())
-    asks = f"{info.waiting} open question{'' if info.waiting == 1 else 's'}" if info.waiting else ""
+    verdicts = "  ".join(_verdicts(counts, paint))
+    plain = sum(len(_counted_verdicts(kind, number)) + 4 for kind, number in counts.items())
     room = max(width - len(indent) - 3 - plain - (len(asks) + 2 if asks else 0), 16)
-    title = printable(info.title) if full else one_line(info.title, room)
-    title = title or ("erased" if info.status == "erased" else "no message yet")
-    rest = [title, *([paint.tone(asks, "waiting")] if asks else []), *([verdicts] if verdicts else [])]
+    rest = [
+        _title(info, room, full),
+        *([paint.tone(asks, "waiting")] if asks else []),
+        *([verdicts] if verdicts else []),
+    ]
     yield f"{indent}  {'  '.join(rest)}"
+
+
+def _narrow(
+    one: Listed, paint: Paint, width: int, indent: str, fields: tuple[str, str, str, str, str, str], full: bool
+) -> Iterator[str]:
+    """A session on a terminal without room for columns: a line for each thing to know."""
+    mark, name, words, cost, took, asks = fields
+    yield f"{indent}{mark} {paint(name, bold=True)}  {words}"
+    yield f"{indent}  {'  '.join([text for text in (_when(one.info.updated), cost, took) if text])}"
+    yield f"{indent}  {_title(one.info, max(width - len(indent) - 3, 16), full)}"
+    if asks:
+        yield f"{indent}  {paint.tone(asks, 'waiting')}"
+    for text in _verdicts((one.digest or {}).get("verdicts") or {}, paint):
+        yield f"{indent}  {text}"
+
+
+def _title(info: SessionInfo, room: int, full: bool) -> str:
+    title = printable(info.title) if full else one_line(info.title, room)
+    return title or ("erased" if info.status == "erased" else "no message yet")
 
 
 def _verdicts(counts: dict[str, Any], paint: Paint) -> Iterator[str]:
     for kind, number in counts.items():
-        yield paint.tone(f"{paint.shapes[kind]} {number} {COUNTS[kind]}", kind)
+        yield paint.tone(f"{paint.shapes[kind]} {_counted_verdicts(kind, number)}", kind)
+
+
+def _counted_verdicts(kind: str, number: int) -> str:
+    return f"{number} {'error' if kind == 'error' and number == 1 else COUNTS[kind]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -18,7 +19,8 @@ from windlass.errors import SessionUnknown
 from windlass.protocols import Store
 
 from .loading import ScopeFactory, agent_option, make_scope, scope_option
-from .output import echo, echo_json, mistakes_exit_with, page
+from .output import CUT, echo, echo_json, mistakes_exit_with, page, terminal_width
+from .painting import paint_for_output
 from .stores import report_errors, store_option, with_store
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ class Since(click.ParamType[float]):
 )
 @scope_option
 @click.option("--since", type=Since(), metavar="TIME", help="Only sessions used since then: 30d, 12h or a date.")
-@click.option("--full", is_flag=True, help="Print long values whole instead of cutting them.")
+@click.option("--full", is_flag=True, help="On a terminal, print all sessions, and long values whole.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--markdown", is_flag=True, help="Print tables in Markdown, for a comment on a pull request.")
 def replay(
@@ -93,8 +95,9 @@ def replay(
     With --agent, the gates, the rewrites of tool calls and the limits of this agent decide; with --rules, a policy file
     does. The replay of a session ends where the agent decides otherwise than the log.
 
-    Exits with 0 if all is decided as it was, with 1 if something is decided otherwise, and with 2 if a verdict could
-    not be given because the log lacks what it needs, if a log could not be read, or after any other error.
+    Exits with 0 if all is decided as it was, with 1 if something is decided otherwise, with 2 if a verdict could not be
+    given because the log lacks what it needs, if a log could not be read, or after any other error, and with 5 if there
+    was no session to replay.
     """
     if (agent is None) == (rules is None):
         raise click.UsageError("name either an agent with --agent or a policy with --rules")
@@ -105,6 +108,8 @@ def replay(
     from windlass._text import uncut
     from windlass.replay.policies import RULES
 
+    from .replayed import painted
+
     replaced = None if rules is None else (*(replaces or (RULES,)), RULES)
     with mistakes_exit_with(UNJUDGED):
         judge = _judge(agent, rules)
@@ -113,11 +118,12 @@ def replay(
         echo_json(report.json())
     elif markdown:
         echo(report.markdown())
-    elif full:
-        with uncut():
-            page(str(report))
+    elif (width := terminal_width()) is not None:
+        text = "\n".join(painted(report, paint_for_output(), width, full=full))
+        page(text, CUT if "…(+" in text else "", styled=True)
     else:
-        page(str(report))
+        with uncut():
+            echo(str(report))
     raise SystemExit(report.summary.exit_code)
 
 
@@ -144,7 +150,7 @@ async def _replayed(
 
     names = await _chosen(store, sessions, since)
     report, counted = Report(), _Counted(len(names))
-    bar: Bar[_Counted] = Bar(True)
+    bar: Bar[_Counted] = Bar(sys.stderr is not None and sys.stderr.isatty())
     try:
         scopes = None if scope is None else partial(make_scope, scope)
         async for one in Replay(agent, store, scope=scopes, replacing=replaced).sessions(names):

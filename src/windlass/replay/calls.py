@@ -82,6 +82,7 @@ class CallJudge:
             changed: ToolCall = (await passage.rewrite()).call
         except HookError as error:
             refused = Deny(failed_hook(error))
+            self._site.failed[error.hook or "?"] = str(error.__cause__ or error)
             return Given(refused, ((error.hook or "?", refused),)), None
         verdict = await passage.judge()
         if self._only is None:

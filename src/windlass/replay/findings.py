@@ -20,7 +20,7 @@ class Difference(Value, frozen=True):
     the turn goes on.
 
     `was` and `now` are what was decided, with its reason; `was_by` and `now_by` name the hooks. `about` is the id of
-    what was decided, `record` the number of the record that follows.
+    what was decided, `record` the number of the record that follows. `arguments` are those of a tool call, as JSON.
     """
 
     kind: Literal["verdict", "arguments", "outcome"]
@@ -34,6 +34,7 @@ class Difference(Value, frozen=True):
     turn: int = 0
     step: int = 0
     record: int = 0
+    arguments: str = ""
 
     @property
     def blocks(self) -> bool:
@@ -110,10 +111,13 @@ class Summary(Value, frozen=True):
 
     @property
     def exit_code(self) -> int:
-        """0: all as recorded. 1: something is decided otherwise. 2: something could not be judged or read."""
+        """0: all as recorded. 1: something is decided otherwise. 2: something could not be judged or read. 5: there was
+        no session to replay."""
         if self.unjudged or self.failed:
             return 2
-        return 1 if self.different else 0
+        if self.different:
+            return 1
+        return 0 if self.sessions else 5
 
 
 class Report:
@@ -159,12 +163,12 @@ class Report:
         return msgspec.json.encode(data).decode()
 
     def __str__(self) -> str:
-        return "\n".join([*[line for one in self.sessions for line in _lines(one)], *_summary_lines(self.summary)])
+        return "\n".join([*[line for one in self.sessions for line in _lines(one)], *summary_lines(self.summary)])
 
     def markdown(self, most: int = 20) -> str:
         """The summary and the first sessions as Markdown, for a comment on a change of a policy."""
         summary = self.summary
-        lines = [f"**{_headline(summary)}**", ""]
+        lines = [f"**{headline(summary)}**", ""]
         if summary.changes:
             lines += ["| change | times |", "| --- | ---: |"]
             lines += [f"| {_cell(text)} | {number} |" for text, number in summary.changes[:most]]
@@ -178,7 +182,8 @@ class Report:
             lines += ["| session | step | recorded | now | by |", "| --- | ---: | --- | --- | --- |"]
             for one in differing[:most]:
                 for it in one.differences:
-                    row = [one.session, str(it.step), f"{it.tool or it.event}: {it.was}", it.now, ", ".join(it.now_by)]
+                    what = " ".join([it.tool or it.event, *([one_line(it.arguments, 120)] if it.arguments else [])])
+                    row = [one.session, str(it.step), f"{what}: {it.was}", it.now, ", ".join(it.now_by)]
                     lines.append(f"| {' | '.join([_cell(text) for text in row])} |")
             if len(differing) > most:
                 lines.append(f"| {len(differing) - most} other sessions | | | | |")
@@ -208,8 +213,11 @@ def _plain(value: Value) -> dict[str, Any]:
     return plain
 
 
-def _headline(summary: Summary) -> str:
-    parts = [f"{summary.sessions} sessions: {summary.same} as recorded"]
+def headline(summary: Summary) -> str:
+    """What came of all sessions, in one line."""
+    if not summary.sessions:
+        return "no session was replayed"
+    parts = [f"{summary.sessions} session{'' if summary.sessions == 1 else 's'}: {summary.same} as recorded"]
     parts += [f"{summary.different} decided differently"] if summary.different else []
     parts += [f"{summary.unjudged} not judged"] if summary.unjudged else []
     parts += [f"{summary.failed} could not be replayed"] if summary.failed else []
@@ -218,8 +226,10 @@ def _headline(summary: Summary) -> str:
     return ", ".join(parts)
 
 
-def _summary_lines(summary: Summary) -> Sequence[str]:
-    lines = [f"{_headline(summary)} ({summary.verdicts} verdicts)"]
+def summary_lines(summary: Summary) -> Sequence[str]:
+    """The figures of all sessions, line by line; inert."""
+    verdicts = f" ({summary.verdicts} verdict{'' if summary.verdicts == 1 else 's'})" if summary.sessions else ""
+    lines = [f"{headline(summary)}{verdicts}"]
     lines += [f"  {number} × {visible(text)}" for text, number in summary.changes]
     lines += [f"  {number} × not judged: {visible(text)}" for text, number in summary.lacks]
     lines += [f"  not evaluated: {visible(text)}" for text in summary.not_evaluated]
@@ -231,7 +241,9 @@ def _lines(one: SessionReplay) -> Sequence[str]:
     if one.error:
         return [f"{head}: {one_line(one.error, 200)}"]
     lines = [head]
-    lines += [f"  turn {it.turn}, step {it.step}  {one_line(it.line, 200)}" for it in one.differences]
+    for it in one.differences:
+        lines.append(f"  turn {it.turn}, step {it.step}  {one_line(it.line, 200)}")
+        lines += [f"    {one_line(it.arguments, 200)}"] if it.arguments else []
     lines += [f"  not judged  {it.hook} on {it.event}: {one_line(it.why, 160)}" for it in one.unjudged]
     return lines
 

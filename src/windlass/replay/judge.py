@@ -258,13 +258,15 @@ class Judge:
         self._verdicts += 1
         nobody_to_ask = now.kind == "ask" and was.text.startswith((NOBODY_TO_ASK, NO_TASK_TO_ASK))
         failed_then = recorded.verdict is None and self._failed_then(given)
-        self.site.failed.clear()
+        failed, self.site.failed = self.site.failed, {}
         if same(was, now) or nobody_to_ask or failed_then:
             self._reworded += was.text != now.text
             if self._resumed:
                 self.given[event.__name__, about] = Given(recorded.verdict, given.answers) if nobody_to_ask else given
             return True
         by = _givers(recorded.answers, was), _givers(given.answers, now)
+        if errors := [f"{name} failed: {failed[name]}" for name in by[1] if name in failed]:
+            now = now._replace(text="; ".join(errors) if len(by[1]) > 1 else f"failed: {failed[by[1][0]]}")
         words = str(was), f"{now} (on other terms)" if str(was) == str(now) else str(now)
         self.differs(event, about, words, by, tool=tool)
         return False
@@ -272,7 +274,7 @@ class Judge:
     def _failed_then(self, given: Given) -> bool:
         """Whether hooks refuse only because they fail, and failed then, too: one that rewrites ends the turn."""
         givers = _givers(given.answers, said(given.verdict))
-        return bool(givers) and self.site.failed.issuperset(givers) and self._broken.issuperset(givers)
+        return bool(givers) and self.site.failed.keys() >= set(givers) and self._broken.issuperset(givers)
 
     def count(self) -> None:
         """Count a verdict that is compared elsewhere."""
@@ -291,12 +293,18 @@ class Judge:
         """Note a difference: what was decided and by whom, then and now."""
         fold = self.fold
         step = 0 if event in _BEFORE_STEPS else fold.steps + (fold.open is not None or event in _OF_NEXT_STEP)
-        found = Difference(kind, event.__name__, about, *words, *by, tool, fold.turns, step, self.number)
+        arguments = self._arguments_of(about) if event is ToolCalling and kind != "arguments" else ""
+        found = Difference(kind, event.__name__, about, *words, *by, tool, fold.turns, step, self.number, arguments)
         self._differences.append(found)
         if event in (ToolCalling, Delegating) and fold.open is not None:
             self.among_calls = True
         else:
             self._diverged = True
+
+    def _arguments_of(self, about: str) -> str:
+        step = self.fold.open
+        state = None if step is None else step.calls.get(about.partition("/attempt.")[0])
+        return "" if state is None else state.call.json
 
     # ------------------------------------------------------------ what cannot be judged
 

@@ -130,7 +130,7 @@ class Plan:
         """What a replay does not run of a hook; nothing if it runs all of it."""
         event, where = hook.event, f"{hook.name!r} on {hook.event.__name__}"
         if not is_asked_again(hook, self._counting):
-            return f"{hook.kind} {where}"
+            return f"{'shadow ' if hook.shadow else ''}{hook.kind} {where}"
         if hook.kind != "hook":
             return ""
         rewrites = event.payload is not None and event not in CHANGED_CALLS

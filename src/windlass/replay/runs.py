@@ -84,13 +84,24 @@ class Replay:
                 plan, session, records, scope, self.store.read, known, self._written_again(plan, digests, known)
             )
             with placed(self._program.home, self._place):
-                found = await walk.run()
+                found = await self._walked(walk)
         except WindlassError as error:
             if isinstance(error, ConfigError):
                 raise
             return SessionReplay(session, error=str(error))
         missing = self._not_run(plan, digests, known)
         return found.replace(not_evaluated=missing) if missing else found
+
+    async def _walked(self, walk: Walk) -> SessionReplay:
+        """What comes of a session. A log that no agent could have written ends its own replay, and so does a hook that
+        ends the process."""
+        try:
+            return await walk.run()
+        except WindlassError:
+            raise
+        except (Exception, SystemExit) as error:
+            where = f"at record {walk.judge.number}: {type(error).__name__}: {error}"
+            raise StoreError(f"the replay broke off {where}") from error
 
     async def sessions(self, sessions: Iterable[str] | None = None) -> AsyncIterator[SessionReplay]:
         """Replay sessions, by default all of the store. The next logs are read meanwhile."""

@@ -98,7 +98,8 @@ class Lack(HookError):
 class RecordedSite(Site):
     """Hooks run here. What they ask for comes from the log; what it lacks is noted in `lacks`, with the hook.
 
-    What they write to slots counts from here on. `failed` names hooks that have failed since the last verdict.
+    What they write to slots counts from here on. `failed` has the errors of hooks that have failed since the last
+    verdict, by their names.
     """
 
     __slots__ = ("_log", "_read", "_recorded_calls", "failed", "lacks")
@@ -112,7 +113,7 @@ class RecordedSite(Site):
         self._log = log
         self._read = read
         self.lacks: list[tuple[str, str]] = []
-        self.failed: set[str] = set()
+        self.failed: dict[str, str] = {}
         self._recorded_calls = RecordedSideCalls(journal, limits, program.hooks, True, {}, log.replies, self.lacks)
 
     def lack(self, hook: str, what: str) -> Lack:
@@ -125,7 +126,7 @@ class RecordedSite(Site):
     def record(self, record: Record) -> None:
         """Forget it, but for who failed: the log has its records already."""
         if type(record) is HookFailed and record.effect != "blocked the loop":
-            self.failed.add(record.hook)
+            self.failed[record.hook] = f"{record.error.type}: {record.error.message}"
 
     def keep(self, writes: Writes, stage: str = "") -> None:
         """Slots count. A message would be in the next request, which was made without it."""

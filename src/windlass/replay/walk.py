@@ -67,7 +67,7 @@ from windlass.records import (
     TurnEnded,
     TurnStarted,
 )
-from windlass.states import FOLDS, Fold
+from windlass.states import FOLDS, Fold, broken_log
 
 from .calls import CallJudge
 from .findings import SessionReplay
@@ -143,7 +143,10 @@ class Walk:
             if judge.is_over():
                 break
             if kind is not SlotSet or not self._is_written_again(record):
-                FOLDS[kind](fold, record)
+                try:
+                    FOLDS[kind](fold, record)
+                except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+                    raise broken_log(fold.session, number, error) from error
             fold.stored += 1
             fold.at = record.at
             if (after := _AFTER.get(kind)) is not None:
