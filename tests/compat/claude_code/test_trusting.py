@@ -50,6 +50,26 @@ async def test_a_script_that_changes_does_not_run_any_more(project: Project):
     assert project.load(GUARD, trust=False).untrusted == (script,)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cd .claude/hooks && ./former_block.sh",
+        'cd "$CLAUDE_PROJECT_DIR/.claude/hooks"; bash former_block.sh',
+        "python3 -m tools.guard",
+        "PYTHONPATH=. python3 -m tools.guard --quick",
+    ],
+)
+def test_trust_finds_scripts_in_other_folders_and_modules(project: Project, text: str):
+    (project.folder / "tools").mkdir()
+    (project.folder / "tools" / "guard.py").write_text("raise SystemExit(2)\n")
+    project.write({"hooks": on("PreToolUse", command(text))})
+    run("trust", "--project", project.folder, "--yes")
+    assert not ClaudeCodeHooks.load(project.folder).untrusted
+    path = "tools/guard.py" if "tools" in text else ".claude/hooks/former_block.sh"
+    (project.folder / path).write_text("touch pwned\n")
+    assert ClaudeCodeHooks.load(project.folder).untrusted == (project.folder / path,)
+
+
 async def test_in_the_strict_mode_a_guard_that_changed_blocks(project: Project):
     project.write({"hooks": GUARD})
     run("trust", "--project", project.folder, "--yes")
@@ -279,6 +299,11 @@ def test_the_doctor_finds_what_cannot_work(project: Project, hooks: dict[str, ob
     done = run("doctor", "--project", project.folder)
     assert done.exit_code == 1
     assert text in done.output, done.output
+
+
+def test_the_doctor_lets_hooks_that_only_watch_run_in_the_background(project: Project):
+    project.write({"hooks": on("PreToolUse", command("keeps_log.sh", **{"async": True}))})
+    assert run("doctor", "--project", project.folder).exit_code == 0
 
 
 SOUND = [

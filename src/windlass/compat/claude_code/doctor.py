@@ -140,10 +140,14 @@ class _Examination:
             yield f"{name} never happens here", "see the table of events in the guide"
         if self._handler.type == "agent":
             yield "hooks of type 'agent' do not run here", "use type 'prompt', or a command"
-        if self._event.guards and self._handler.background:
+        if self._event.guards and self._handler.background and self._wants_to_block():
             yield "a hook in the background cannot block: its decision is ignored", "remove 'async'"
         if self._handler.once and not self._handler.source.plugin:
             yield "'once' has an effect only in skills", "remove it"
+
+    def _wants_to_block(self) -> bool:
+        exits = _EXIT_2.search(self._text) is not None and not self._handler.rewakes
+        return exits or _BLOCKS.search(self._text) is not None
 
     def _about_matcher(self) -> Iterator[tuple[str, str]]:
         matcher, event = self._handler.matcher, self._handler.event
@@ -266,7 +270,7 @@ class _Examination:
     def _about_answers(self) -> Iterator[tuple[str, str]]:
         text, event = self._text, self._handler.event
         blocks = _EXIT_2.search(text) or _BLOCKS.search(text)
-        if self._event.guards and _EXIT_1.search(text) and not blocks:
+        if self._event.guards and _EXIT_1.search(text) and not blocks and not self._handler.background:
             yield "it exits with 1, which blocks nothing", "exit with 2 and say why on stderr"
         for found in re.finditer(r"""\\?["']decision\\?["']\s*:\s*\\?["'](\w+)""", text):
             if found[1] not in ("approve", "block"):
