@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.compat.claude_code.answers import Output, declared_async, parse_stdout, read_answer, read_verdict
+from windlass.compat.claude_code.doctor import examine
 from windlass.compat.claude_code.matchers import MatcherError, Subject, compile_matcher, condition_holds, matches
 from windlass.compat.claude_code.protocol import EVENTS
-from windlass.compat.claude_code.settings import NotSettings, Source, read_settings
+from windlass.compat.claude_code.settings import NotSettings, Source, read_settings, settings_of
+from windlass.compat.claude_code.sources import Found
 
 CAMPAIGN = 10_000 if os.environ.get("WINDLASS_CAMPAIGN") else 150
 """So many cases each fuzz test tries; `make campaign` sets the variable."""
@@ -54,6 +56,7 @@ def pre_tool_use(**fields: Any) -> str:
         ("Bash$", "PreToolUse", "Bash\n", False),
         ("rate-limit", "StopFailure", "rate-limit", True),
         ("(", "PreToolUse", "Bash", False),
+        ("[[a]", "PreToolUse", "a", True),
         ("Bash(rm *)", "PreToolUse", "Bash", False),
     ],
 )
@@ -298,6 +301,51 @@ def test_no_settings_break_the_reader(data: Any):
                 pass
             if handler.condition:
                 condition_holds(handler.condition, Subject("Bash", {"command": "ls"}, "/p", "/p"))
+
+
+PIECES = st.lists(
+    st.sampled_from(
+        [
+            "$CLAUDE_PROJECT_DIR",
+            '"${CLAUDE_PLUGIN_ROOT}"/',
+            "/",
+            "'",
+            " ",
+            "x.sh",
+            "a" * 300,
+            "\0",
+            "\ud800",
+            "..",
+            "\n",
+            "cd ",
+            " && ",
+            "-m ",
+            "|",
+            "(",
+            "[",
+            "*",
+            "\\",
+            "exit 1",
+            "permissionDecision",
+            "\x1b[31m",
+            "A=b ",
+        ]
+    ),
+    max_size=12,
+).map("".join)
+
+
+@settings(max_examples=CAMPAIGN)
+@given(PIECES, st.lists(PIECES, max_size=3) | st.none(), PIECES, PIECES, st.sampled_from([*EVENTS]), st.booleans())
+def test_no_command_breaks_the_doctor(
+    text: str, args: list[str] | None, matcher: str, condition: str, event: str, plugin: bool
+):
+    handler = {"type": "command", "command": text, "if": condition, **({} if args is None else {"args": args})}
+    root = Path(__file__).parent
+    source = Source("plugin", root / "hooks.json", "x", root) if plugin else SOURCE
+    found = settings_of({"hooks": {event: [{"matcher": matcher, "hooks": [handler]}]}}, source)
+    for problem in examine(Found(found.handlers, found.problems), root):
+        assert problem.text
 
 
 @settings(max_examples=CAMPAIGN)

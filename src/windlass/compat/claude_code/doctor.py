@@ -130,7 +130,7 @@ class _Examination:
         words = [word for word in re.split(r"[\s\"';&|]+", self._handler.command) if "CLAUDE_PLUGIN_ROOT" in word]
         words += self._handler.args or ()
         paths = [Path(re.sub(r"\$\{?CLAUDE_PLUGIN_ROOT[^}/]*\}?", str(root), word)) for word in words]
-        return tuple([path for path in paths if path.is_file()])
+        return tuple([path for path in paths if os.path.isfile(path)])
 
     # ------------------------------------------------------------ the entry
 
@@ -214,7 +214,7 @@ class _Examination:
 
     def _about_files(self) -> Iterator[tuple[str, str]]:
         for word, path in self._named_paths():
-            if not path.exists():
+            if not os.path.exists(path):
                 yield f"there is no file {word!r}", "correct the path; such a hook blocks nothing"
         first = self._first_word()
         for path in self._scripts():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import PurePath
@@ -41,7 +42,8 @@ def compile_matcher(matcher: str | None, event: str = "") -> Test:
     if (names := plain_names(matcher, event)) is not None:
         return names.__contains__
     try:
-        regex = re.compile(_from_javascript(matcher))
+        with warnings.catch_warnings(action="ignore"):
+            regex = re.compile(_from_javascript(matcher))
     except (re.error, OverflowError, RecursionError) as error:
         raise MatcherError(f"matcher {matcher!r} is not a valid regular expression: {error}") from None
     return lambda value: any(regex.search(name[:MAX_SUBJECT]) for name in (value, *_FORMER.get(value, ())))

@@ -286,20 +286,14 @@ def scripts_of(handler: Handler, project: Path) -> tuple[Path, ...]:
     words += [one.replace("${CLAUDE_PROJECT_DIR}", str(project)) for one in handler.args or ()]
     pieces = {piece for word in words for piece in (word, *re.split(r"[;&|<>()\s\"'=]+", word)) if piece}
     pieces |= {f"{name.replace('.', '/')}.py" for name in re.findall(r"-m\s+([\w.]+)", f"{text} {' '.join(words)}")}
-    folders = [project, *[path for piece in pieces if _is_folder(path := _inside(project, piece), project)]]
+    inner = [_inside(project, piece) for piece in pieces]
+    folders = [project, *[path for path in inner if _is_below(path, project) and os.path.isdir(path)]]
     places = {_inside(folder, piece) for folder in folders for piece in pieces}
     return tuple(sorted([path for path in places if _is_below(path, project) and _is_script(path)]))
 
 
 def _inside(folder: Path, name: str) -> Path:
     return Path(os.path.normpath(folder / name))
-
-
-def _is_folder(path: Path, project: Path) -> bool:
-    try:
-        return _is_below(path, project) and path.is_dir()
-    except (OSError, ValueError):
-        return False
 
 
 def _is_below(path: Path, folder: Path) -> bool:
