@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from agent_hooks import ApprovalResolver, CompositionConfig, EnforcementMode, HostRegistry, InterceptionEmitter
 from agent_hooks.ctk.harness import Capability, ModelResponse, RunOutcome, RunRecord, Scenario, ToolSpec
@@ -27,7 +27,7 @@ class BufferedHost:
     name = "windlass"
     incremental = False
     streams = False
-    tool_seam_host_error = "continue"
+    tool_seam_host_error: Literal["continue", "terminate"] = "continue"
     capabilities: ClassVar[set[Capability]] = set(Capability) - {Capability.INCREMENTAL_OUTPUT}
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class BufferedHost:
         self.persisted = b""
 
     def host_surface(self) -> Any:
-        return host_surface(incremental=self.incremental)
+        return host_surface(incremental=self.incremental, tool_errors=self.tool_seam_host_error)
 
     def declaration(self) -> None:
         return None
@@ -73,7 +73,8 @@ class BufferedHost:
         tools = [_tool(spec, self.tool_log) for spec in scenario.tools.values()]
         with TemporaryDirectory() as folder:
             agent = Agent(model, tools=tools, store=f"sqlite:///{folder}/log.db", name="kit").with_capability(
-                AgentHooks(self.emitter, incremental=self.incremental), band="guard"
+                AgentHooks(self.emitter, incremental=self.incremental, tool_errors=self.tool_seam_host_error),
+                band="guard",
             )
             result = await self._result(agent, scenario.input["content"])
             await agent.aclose()
@@ -117,6 +118,12 @@ class StreamingBufferedHost(BufferedHost):
     """The same, with every turn streamed."""
 
     streams = True
+
+
+class TerminatingHost(BufferedHost):
+    """The same, with turns that end when an interceptor fails at a tool call."""
+
+    tool_seam_host_error: Literal["continue", "terminate"] = "terminate"
 
 
 class IncrementalHost(BufferedHost):

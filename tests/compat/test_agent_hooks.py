@@ -1,5 +1,6 @@
 """`AgentHooks` beside the rest of an agent: what the conformance kit does not ask."""
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -21,7 +22,10 @@ from hypothesis import strategies as st
 
 from windlass import (
     Agent,
+    Approve,
+    Ask,
     Completed,
+    Edit,
     ModelCall,
     ModelCalling,
     Noted,
@@ -35,6 +39,7 @@ from windlass import (
     ToolResultPart,
     tool,
 )
+from windlass.capabilities import Retry
 from windlass.compat.agent_hooks import AgentHooks, host_surface
 from windlass.compat.agent_hooks.contexts import (
     Unreadable,
@@ -45,7 +50,7 @@ from windlass.compat.agent_hooks.contexts import (
 )
 from windlass.errors import ConfigError
 from windlass.messages import Message, Messages, ModelReply, ModelRequest, TextPart, assistant, user
-from windlass.testing import ScriptedModel, calls, check_capability, says
+from windlass.testing import FakeClock, ScriptedModel, breaks, calls, check_capability, says
 
 from .hosts import bytes_in
 
@@ -248,6 +253,66 @@ async def test_what_hooks_ask_models_is_judged_both_ways() -> None:
     assert not isinstance(result.outcome, Completed)
 
 
+async def test_a_change_that_cannot_be_made_is_a_refusal() -> None:
+    for path, value in (("$target", [1]), ("$target", "x")):
+        agent = Agent(ScriptedModel(calls("look", name="x"), says("ok")), tools=[look])
+        result = await hooked(agent, Rules(pre_tool_call=change(path, value))).run("hi")
+        assert "unusable change: the arguments" in result.steps[0].results[0].text
+    agent = hooked(Agent(ScriptedModel(says("never"))), Rules(input=change("$target.role", "system")))
+    assert "the role of the input" in str((await agent.run("hi")).outcome)
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+async def test_an_interceptor_that_raises_cancelled_error_has_failed(incremental: bool) -> None:
+    def fail(context: dict[str, Any]) -> Any:
+        raise asyncio.CancelledError
+
+    for point in ("input", "pre_model_call", "post_model_call"):
+        agent = hooked(Agent(ScriptedModel(says("never"))), Rules(**{point: fail}), incremental=incremental)
+        stream = agent.stream("hi")
+        assert [event async for event in stream if isinstance(event, TextDelta)] == []
+        assert stream.result.outcome == Stopped(StopReason.HALTED, "host_error:interceptor_failed")
+
+
+async def test_contexts_have_the_time_of_the_agents_clock() -> None:
+    rules = Rules()
+    agent = hooked(Agent(ScriptedModel(says("ok")), clock=FakeClock(0.0)), rules)
+    await agent.run("hi")
+    assert {context["timestamp"] for context in rules.seen} == {"1970-01-01T00:00:00.000000Z"}
+
+
+# ---------------------------------------------------------------- people, and other processes
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [(Approve(), "x is 7"), (Edit({"name": "secret"}), "Denied: app:secret")],
+    ids=["approve", "edit"],
+)
+async def test_a_call_that_a_person_answers_in_another_process_is_judged_there(
+    answer: Any, text: str, tmp_path: Path
+) -> None:
+    def guard(context: dict[str, Any]) -> Any:
+        return deny("app:secret") if context["tool_call"]["args"] == {"name": "secret"} else ALLOW
+
+    def make(rules: Rules, *replies: Any) -> Agent[Any, Any]:
+        agent = Agent(ScriptedModel(*replies), tools=[look], store=f"sqlite:///{tmp_path}/a.db")
+
+        @agent.gate(ToolCalling)
+        def ask(event: Any) -> Ask:
+            return Ask("May it?")
+
+        return hooked(agent, rules)
+
+    async with make(Rules(), calls("look", name="x")) as agent:
+        [asked] = (await agent.run("go", session="s1")).waiting_for
+    rules = Rules(pre_tool_call=guard)
+    async with make(rules, says("ok")) as agent:
+        result = await agent.resume("s1", answers={asked.id: answer})
+    assert rules.points()[:2] == ["agent_startup", "pre_tool_call"]
+    assert result.messages[2].parts[0].text.endswith(text)  # type: ignore[union-attr]
+
+
 # ---------------------------------------------------------------- approvals, modes, records
 
 
@@ -308,8 +373,6 @@ async def test_a_streamed_change_or_a_waiting_interceptor_is_a_refusal() -> None
     class Waits:
         async def intercept(self, context: dict[str, Any]) -> Any:
             if context["interception_point"] == "post_model_call":
-                import asyncio
-
                 await asyncio.sleep(0)
             return ALLOW
 
@@ -319,6 +382,17 @@ async def test_a_streamed_change_or_a_waiting_interceptor_is_a_refusal() -> None
         text = "".join([event.text async for event in stream if isinstance(event, TextDelta)])
         assert text == ""
         assert isinstance(stream.result.outcome, Stopped)
+
+
+async def test_text_that_a_broken_stream_left_unjudged_is_nowhere_when_the_call_is_tried_again(tmp_path: Path) -> None:
+    broken = breaks(says(chunks=["one ", "LEFT ", "over"]), pieces=2)
+    agent = Agent(ScriptedModel(broken, says("two")), capabilities=[Retry()], store=f"sqlite:///{tmp_path}/a.db")
+    agent = hooked(agent, Rules(), incremental=True)
+    stream = agent.stream("go")
+    text = [event.text async for event in stream if isinstance(event, TextDelta)]
+    await agent.aclose()
+    assert (text, stream.result.text) == (["one ", "two"], "two")
+    assert b"LEFT" not in bytes_in(tmp_path)
 
 
 async def test_text_before_calls_streams_and_the_whole_reply_is_judged() -> None:
@@ -331,6 +405,32 @@ async def test_text_before_calls_streams_and_the_whole_reply_is_judged() -> None
     replies = [c["response"] for c in rules.seen if c["interception_point"] == "post_model_call"]
     assert replies[-1] == {"content": "it is 7", "tool_calls": [], "finish_reason": "stop"}
     assert any(reply["tool_calls"] and reply["finish_reason"] == "tool_calls" for reply in replies)
+
+
+def no_secret(context: dict[str, Any]) -> Any:
+    return deny("app:secret") if "SECRET" in (context["response"]["content"] or "") else ALLOW
+
+
+@pytest.mark.parametrize("strict", [0, 1])
+async def test_of_two_hosts_each_holds_back_what_it_refuses(strict: int) -> None:
+    rules = [Rules(), Rules()]
+    rules[strict].verdicts["post_model_call"] = no_secret
+    agent = Agent(ScriptedModel(says(chunks=["one ", "two ", "SECRET ", "three"])))
+    for number, one in enumerate(rules):
+        agent = hooked(agent, one, incremental=True, name=f"host_{number}")
+    stream = agent.stream("go")
+    text = "".join([event.text async for event in stream if isinstance(event, TextDelta)])
+    assert text == "one two "
+    assert stream.result.outcome == Stopped(StopReason.HALTED, "app:secret")
+
+
+async def test_interceptors_of_a_child_do_not_hide_its_text_from_those_of_its_parent() -> None:
+    child = hooked(Agent(ScriptedModel(says(chunks=["one ", "SECRET"])), name="kid"), Rules(), incremental=True)
+    agent = Agent(ScriptedModel(calls("kid", task="x"), says("done")), tools=[child.as_tool()])
+    agent = hooked(agent, Rules(post_model_call=no_secret), incremental=True, name="org")
+    result = await agent.run("go", session="s1")
+    assert result.steps[0].results[0].text == "Error: agent 'kid' was stopped (halted): app:secret"
+    assert "SECRET" not in str(await agent.store.read("s1//1/1"))
 
 
 # ---------------------------------------------------------------- as a capability

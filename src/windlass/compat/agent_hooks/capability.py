@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_hooks import HostSurface, InterceptionEmitter, Interceptor
@@ -53,8 +54,11 @@ _LAST = -(2**31)
 
 EXPOSURE_BOUND = "one streamed piece: each is released after a verdict on the text up to its end"
 
-_current: ContextVar[HookedSession | None] = ContextVar("agent_hooks_session", default=None)
-"""The session whose model is being called, for the transformer of its text."""
+_current: ContextVar[Mapping[_Points, tuple[HookedSession, Turn[Any]]]] = ContextVar(
+    "agent_hooks_sessions", default=MappingProxyType({})
+)
+"""The session and turn in which a model is being called, for the transformers of its text: one for each host, since an
+agent may have hooks of its own below those of its parent."""
 
 
 class AgentHooks:
@@ -108,7 +112,7 @@ class AgentHooks:
         registrar.wrap(ModelCall, name=f"{self.name}.side_calls", side_calls=True, when=_is_side)(points.side_call)
         if self.incremental:
             registrar.gate(Erring, name=f"{self.name}.residue")(points.residue)
-            registrar.transform(name=self.name, priority=_LAST)(_mediated)
+            registrar.transform(name=self.name, priority=_LAST)(points.mediated)
 
     def summary(self) -> str:
         """The mode and the composition, for `explain`."""
@@ -169,14 +173,14 @@ class _Points:
         session = self._sessions.of(turn)
         if session.is_open:
             return None
-        refusal = await session.emit(session.builder.agent_startup(tools_registered=tools), turn)
+        refusal = await session.emit(session.builder(turn).agent_startup(tools_registered=tools), turn)
         session.is_open, session.is_blocked = refusal is None, refusal is not None
         return None if refusal is None else Halt(refusal)
 
     async def shutdown(self, fact: SessionEnded, turn: Turn[Any]) -> None:
         session = self._sessions.close(turn)
         if session is not None:
-            await session.emit(session.builder.agent_shutdown(reason=session.reason), None)
+            await session.emit(session.builder(turn).agent_shutdown(reason=session.reason), None)
 
     # ------------------------------------------------------------ payloads
 
@@ -197,22 +201,24 @@ class _Points:
         self, session: HookedSession, point: str, message: Message, turn: Turn[Any], final: bool
     ) -> Judged:
         def context() -> dict[str, Any]:
-            return session.builder.input(content=content_json(message.parts), role="user")
+            return session.builder(turn).input(content=content_json(message.parts), role="user")
 
         def changed(context: dict[str, Any]) -> Message:
+            if context["input"]["role"] != "user":
+                raise Unreadable("the role of the input cannot be changed")
             return message.replace(parts=with_content(message.parts, context["input"]["content"]))
 
         return await self._judged(session, (point, ""), message, context, changed, turn, final)
 
     async def request(self, event: ModelCalling, turn: Turn[Any], final: bool = False) -> Judged:
         session, request = self._sessions.of(turn), event.request
-        _current.set(session)
+        _current.set({**_current.get(), self: (session, turn)})
         session.stream = None
         before = messages_json(request)
 
         def context() -> dict[str, Any]:
             tools = [{"name": t.name, "description": t.description, "schema": dict(t.schema)} for t in request.tools]
-            return session.builder.pre_model_call(
+            return session.builder(turn).pre_model_call(
                 model_id=request.model or "model", messages=messages_json(request), tools=tools
             )
 
@@ -237,7 +243,9 @@ class _Points:
 
         def context() -> dict[str, Any]:
             usage = {"prompt_tokens": reply.usage.input, "completion_tokens": reply.usage.output}
-            return session.builder.post_model_call(model_id=reply.model or model or "model", usage=usage, **before)
+            return session.builder(turn).post_model_call(
+                model_id=reply.model or model or "model", usage=usage, **before
+            )
 
         def changed(context: dict[str, Any]) -> ModelReply:
             return with_response(reply, before, context["response"])
@@ -253,10 +261,15 @@ class _Points:
         session, call = self._sessions.of(turn), event.call
 
         def context() -> dict[str, Any]:
-            return session.builder.pre_tool_call(call_id=call_id(call), name=call.name, args=arguments_json(call.json))
+            return session.builder(turn).pre_tool_call(
+                call_id=call_id(call), name=call.name, args=arguments_json(call.json)
+            )
 
         def changed(context: dict[str, Any]) -> ToolCall:
-            return call.replace(arguments=context["tool_call"]["args"])
+            arguments = context["tool_call"]["args"]
+            if not isinstance(arguments, dict):
+                raise Unreadable("the arguments of a call must be an object")
+            return call.replace(arguments=arguments)
 
         return await self._judged(session, ("call", call.id), call, context, changed, turn, final)
 
@@ -267,7 +280,7 @@ class _Points:
             return Judged(result)  # the model reads what the interceptors said themselves
 
         def context() -> dict[str, Any]:
-            return session.builder.post_tool_call(
+            return session.builder(turn).post_tool_call(
                 call_id=call_id(call),
                 name=call.name,
                 args=arguments_json(call.json),
@@ -282,12 +295,13 @@ class _Points:
 
     async def output(self, event: TurnEnding, turn: Turn[Any], final: bool = False) -> Judged:
         session, text, outcome = self._sessions.of(turn), event.text, event.outcome
+        session.stream = None
         session.reason = "error" if session.is_blocked else _reason(outcome)
         if session.is_blocked or not (text or type(outcome) is Completed):
             return Judged(text)
 
         def context() -> dict[str, Any]:
-            return session.builder.output(content=text)
+            return session.builder(turn).output(content=text)
 
         def changed(context: dict[str, Any]) -> str:
             content = context["output"]["content"]
@@ -295,7 +309,10 @@ class _Points:
                 raise Unreadable("the content of the output must be a text")
             return content
 
-        return await self._judged(session, ("output", ""), text, context, changed, turn, final)
+        judged = await self._judged(session, ("output", ""), text, context, changed, turn, final)
+        if final:
+            session.judged.clear()  # it holds the transcript
+        return judged
 
     async def side_call(self, request: ModelRequest, call_next: CallModel, turn: Turn[Any]) -> ModelReply:
         """The reply to a hook or tool that asks a model."""
@@ -305,6 +322,15 @@ class _Points:
         if judged.refusal is not None:
             raise HookError(f"agent_hooks refused the reply: {judged.refusal}", hook="agent_hooks")
         return reply
+
+    def mediated(self) -> MediatedText:
+        """The transformer of the text of one attempt."""
+        known = _current.get().get(self)
+        if known is None:
+            raise RuntimeError("a reply streams outside of a model call that interceptors know")
+        session, turn = known
+        session.stream = MediatedText(session, turn)
+        return session.stream
 
     # ------------------------------------------------------------ refusals
 
@@ -367,14 +393,6 @@ class _Points:
                     refusal = "an interceptor changes what can no longer be changed here"
         judged = session.judged[key] = Judged(new, refusal, new != payload)
         return judged
-
-
-def _mediated() -> MediatedText:
-    session = _current.get()
-    if session is None:
-        raise RuntimeError("a reply streams outside of a model call that interceptors know")
-    session.stream = MediatedText(session)
-    return session.stream
 
 
 def _reason(outcome: Outcome) -> str:

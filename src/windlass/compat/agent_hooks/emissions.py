@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_hooks import (
@@ -39,11 +41,11 @@ class HookedSession:
     `judged` has the latest verdict at each point, by point and call. `is_blocked` says that the turn was ended.
     """
 
-    __slots__ = ("_emitter", "_sync", "builder", "is_blocked", "is_open", "judged", "reason", "stream")
+    __slots__ = ("_builder", "_emitter", "is_blocked", "is_open", "judged", "reason", "stream")
 
     def __init__(self, emitter: InterceptionEmitter, turn: Turn[Any]) -> None:
         self._emitter = emitter
-        self.builder = AgentContextBuilder(
+        self._builder = AgentContextBuilder(
             agent_id=turn.agent or "agent", framework="windlass", session_id=turn.session_id
         )
         self.judged: dict[tuple[str, str], Judged] = {}
@@ -52,9 +54,21 @@ class HookedSession:
         self.is_blocked = False
         self.reason = "completed"
 
+    def builder(self, turn: Turn[Any]) -> AgentContextBuilder:
+        """Builds one context, at the time of the agent's clock."""
+        at = datetime.fromtimestamp(turn.now(), UTC)
+        return self._builder.with_l2(timestamp=at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
+
     async def emit(self, context: dict[str, Any], turn: Turn[Any] | None) -> str | None:
         """Ask the interceptors. Returns why the action is refused, or None; `context` is changed in place."""
-        return self.told(await self._emitter.emit_unchecked(context), turn)
+        task = asyncio.current_task()
+        try:
+            record = await self._emitter.emit_unchecked(context)
+        except asyncio.CancelledError:
+            if task is None or task.cancelling():
+                raise
+            record = self._emitter.results[-1]  # an interceptor raised it by itself: that is a failure of its own
+        return self.told(record, turn)
 
     def emit_now(self, context: dict[str, Any]) -> InterceptionRecord:
         """Ask interceptors that do not wait. One that waits is a refusal."""
@@ -64,6 +78,8 @@ class HookedSession:
         except StopIteration as done:
             record: InterceptionRecord = done.value
             return record
+        except asyncio.CancelledError:  # nobody can cancel what does not wait
+            return self._emitter.results[-1]
         finally:
             work.close()
         return self.fail(context, HostError.STREAMING_UNSUPPORTED)

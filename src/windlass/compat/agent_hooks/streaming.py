@@ -18,8 +18,9 @@ class MediatedText:
     `judged` is the text that interceptors have permitted, `refusal` why they refused the next piece.
     """
 
-    def __init__(self, session: HookedSession) -> None:
+    def __init__(self, session: HookedSession, turn: Turn[Any]) -> None:
         self._session = session
+        self._turn = turn
         self._held = ""
         self._refused: InterceptionRecord | None = None
         self.judged = ""
@@ -74,6 +75,6 @@ class MediatedText:
 
     def _context(self, piece: str, finish: str) -> dict[str, Any]:
         text = self.judged + piece
-        return self._session.builder.post_model_call(
+        return self._session.builder(self._turn).post_model_call(
             model_id="model", content=text, tool_calls=[], finish_reason=finish
         )
