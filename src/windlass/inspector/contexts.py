@@ -23,7 +23,7 @@ from .blame import Sources
 from .edits import edits_of
 from .requests import Call, Endpoint, Endpoints
 from .sessions import Since, session_log, slice_of
-from .words import WHOLE, Data, cut, cut_row, json_text, plain
+from .words import ROW, WHOLE, Data, cut, cut_row, cut_text, json_text, plain
 
 PART = 6000
 """How many characters of a part are shown."""
@@ -110,7 +110,7 @@ async def row(call: Call) -> Data:
     log, number = await session_log(call), call.number("number")
     wanted = call.request.query_params.get("call", "")
     for found in [one for turn in log.score.turns for one in turn.rows if one["n"] == number]:
-        if str(found.get("call", "")) == wanted:
+        if wanted in (call_id := str(found.get("call", "")), cut_text(call_id, ROW), cut_text(call_id, WHOLE)):
             changed = any(one["event"] == "ModelCalling" for one in found.get("changes", ()))
             more = {"edits": await rewritten(call, number)} if changed and found["k"] == "model" else {}
             return cut_row({**found, **more}, WHOLE)

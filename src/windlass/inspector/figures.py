@@ -14,7 +14,7 @@ from windlass.messages import OpaquePart, Usage
 
 from .digests import active
 from .score import LONGEST, TONES, Score, Turn
-from .words import Data, plain
+from .words import Data, moment, plain
 
 _R = TypeVar("_R", bound=r.Record)
 
@@ -200,7 +200,7 @@ class TurnFigures(Struct):
         for name in ("model_seconds", "tool_seconds", "people_seconds"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.measured = self.measured or other.measured
-        self.streams = [*self.streams, *other.streams]
+        self.streams += other.streams
 
     def cost(self) -> Data:
         """Hooks beside the agent: time, tokens and money."""
@@ -323,7 +323,7 @@ class _Reader:
         """Note a pipeline, if it is another one than before. Between two turns it is that of the next one."""
         if digest and (not self.pipelines or self.pipelines[-1][1] != digest):
             turn = self.turns[-1].turn + self.over if self.turns else 1
-            self.pipelines.append((turn, digest, how, at, self.number))
+            self.pipelines.append((turn, digest, how, moment(at), self.number))
 
 
 _READS: dict[type[r.Record], Callable[[_Reader, Any], None]] = {}
@@ -349,7 +349,7 @@ def _(reader: _Reader, record: r.SessionOpened) -> None:
 
 @_reads(r.TurnStarted)
 def _(reader: _Reader, record: r.TurnStarted) -> None:
-    reader.turns.append(TurnFigures(record.turn, record.at))
+    reader.turns.append(TurnFigures(record.turn, moment(record.at)))
     reader.known.clear()
     reader.over = False
     if record.options is not None:
@@ -445,8 +445,9 @@ def _(reader: _Reader, record: r.SideReplied) -> None:
     turn = reader.turn
     turn.side.add(record.reply.usage)
     event = record.key.split(":", 1)[0] if ":" in record.key else ""
-    found = [key for key in turn.hooks if key[1] == record.by]
-    key = (event, record.by) if (event, record.by) in turn.hooks or not found else found[0]
+    key = (event, record.by)
+    if key not in turn.hooks:
+        key = next((other for other in turn.hooks if other[1] == record.by), key)
     turn.hooks.setdefault(key, HookFigures()).side.add(record.reply.usage)
 
 

@@ -369,7 +369,14 @@ async def _branch(call: Call, session: str, depth: int, started: Data | None, fo
         log = await call.inspector.source.log(session)
     except SessionUnknown:
         found.append(
-            {"session": session, "depth": depth, "missing": True, "bars": [], "task": (started or {}).get("task", "")}
+            {
+                "session": session,
+                "depth": depth,
+                "missing": True,
+                "bars": [],
+                "marks": [],
+                "task": (started or {}).get("task", ""),
+            }
         )
         return
     score, summary = log.score, await call.inspector.governance.summary(session)

@@ -14,7 +14,7 @@ from windlass.server.streams import sse
 
 from .requests import Call, Endpoint, Endpoints
 from .score import Score
-from .sessions import head, info_view, turn_view
+from .sessions import ROWS, head, info_view, turn_view
 from .sources import is_live
 from .words import Data
 
@@ -22,7 +22,7 @@ FIRST_PAUSE, LAST_PAUSE = 0.1, 1.0
 """How long to wait before the store is read again, in seconds: after something new, and at most."""
 
 LATEST = 100
-"""How many sessions are looked at for changes."""
+"""How many sessions are looked at for changes, and how many turns of one."""
 
 
 async def events(call: Call) -> Any:
@@ -72,7 +72,7 @@ async def _session(call: Call, session: str, since: int) -> AsyncGenerator[bytes
         now = await _is_live(call, score)
         fresh = score.number > since
         if fresh or now != live:
-            turns = [turn_view(turn, since) for turn in score.turns if turn.changed > since]
+            turns = [turn_view(turn, since, ROWS) for turn in score.turns[-LATEST:] if turn.changed > since]
             data = {**head(score), "live": now, "changed": turns}
             yield sse(to_json(data), event="rows", id=str(score.number))
         since, live = score.number, now

@@ -14,7 +14,7 @@ from windlass.messages import OpaquePart, ToolCallPart, Usage
 from windlass.outcomes import Cancelled, Completed, Failed, Stopped
 from windlass.why import outcome_detail
 
-from .words import Data, decided, json_text, plain, said
+from .words import LATEST, Data, decided, json_text, moment, plain, said
 
 _R = TypeVar("_R", bound=r.Record)
 
@@ -81,11 +81,17 @@ class Score:
         self.models: dict[int, Data] = {}
         self.early: list[tuple[str, Data]] = []
         self.wait: Data | None = None
+        self.said: set[tuple[Any, ...]] = set()
+        self.user: Data | None = None
+        self.by_child: dict[str, Data] = {}
+        self.attempts: dict[tuple[int, int, int], Data] = {}
 
     def extend(self, records: Iterable[r.Record]) -> None:
         """Read more records."""
         for record in records:
             self.number += 1
+            if not 0.0 <= record.at <= LATEST:
+                record = record.replace(at=moment(record.at))
             _READERS.get(type(record), _read_unknown)(self, record)
             if self.turns:
                 turn = self.turns[-1]
@@ -122,9 +128,7 @@ class Score:
         turn = self.turn
         if turn is None or not turn.rows:
             return self.preface[-1] if self.preface else None
-        return (
-            next((row for row in turn.rows if row["k"] == "user"), None) if event == "TurnStarting" else turn.rows[-1]
-        )
+        return self.user if event == "TurnStarting" else turn.rows[-1]
 
     def attach(self, event: str, about: str, field: str, value: Data) -> None:
         """Put a decision or a change at its row."""
@@ -133,7 +137,17 @@ class Score:
         if row is None:
             self.early.append((field, value))
         else:
-            _put(self.touch(row), field, value)
+            self.put(self.touch(row), field, value)
+
+    def put(self, row: Data, field: str, value: Data) -> None:
+        """Add a decision to a row, unless it is there: gates are asked again when a turn is resumed."""
+        known = row.setdefault(field, [])
+        if field == "says":
+            said = (id(row), *[value[name] for name in ("hook", "event", "shadow", "v", "why")])
+            if said in self.said:
+                return
+            self.said.add(said)
+        known.append(value)
 
     def _step_of(self, about: str) -> int | None:
         found = re.match(r"/(\d+)", about[len(self.session) :]) if about.startswith(self.session) else None
@@ -154,14 +168,6 @@ def _round_of(about: str) -> int:
     """The round of the reply that a decision is about: `s1/3/reply.2` is the second one of its step."""
     found = re.search(r"/\w+\.(\d+)$", about)
     return int(found[1]) if found else 1
-
-
-def _put(row: Data, field: str, value: Data) -> None:
-    """Add a decision to a row, unless it is there: gates are asked again when a turn is resumed."""
-    known = row.setdefault(field, [])
-    same = ("hook", "event", "shadow", "v", "why")
-    if field != "says" or all(any(one[name] != value[name] for name in same) for one in known):
-        known.append(value)
 
 
 _READERS: dict[type[r.Record], Callable[[Score, Any], None]] = {}
@@ -217,7 +223,7 @@ def _(score: Score, record: r.TurnStarted) -> None:
     rows, score.preface = score.preface, []
     score.turns.append(Turn(record.turn, text, record.at, record.at, score.number, rows, pipeline=pipeline))
     options = None if record.options is None else plain(record.options)
-    score.add("user", record, text=text, withheld=record.withheld, options=options)
+    score.user = score.add("user", record, text=text, withheld=record.withheld, options=options)
 
 
 @_reads(r.MessageAdded)
@@ -293,7 +299,7 @@ def _(score: Score, record: r.ModelAttempted) -> None:
     score.step = record.step
     text = record.error.message if record.error is not None else record.reply.text if record.reply else ""
     usage = {} if record.reply is None else _usage(record.reply.usage)
-    score.add(
+    score.attempts[record.step, record.round, record.attempt] = score.add(
         "attempt", record, t0=score.mark, round=record.round, attempt=record.attempt, text=text,
         error=None if record.error is None else record.error.type, **usage,
     )  # fmt: skip
@@ -313,10 +319,11 @@ def _(score: Score, record: r.ModelReplied) -> None:
         opaque=[plain(part) for part in message.parts if isinstance(part, OpaquePart) and not part.mediated],
     )  # fmt: skip
     for field, value in score.early:
-        _put(row, field, value)
+        score.put(row, field, value)
         row.setdefault("more", []).append(value["n"])
     score.early.clear()
     score.models[record.step] = row
+    score.attempts[record.step, record.round, record.attempt] = row
     score.mark = record.at
     for call in calls:
         score.calls[call.id] = _call_row(score, record, call)
@@ -362,11 +369,12 @@ def _call(score: Score, call: str, record: r.Record, name: str) -> Data:
 def _(score: Score, record: r.ToolDecided) -> None:
     row = _call(score, record.call, record, record.name)
     took = record.took if len(record.answers) == 1 else 0.0
+    people, delegating = {given["by"] for given in row.get("answered", ())}, set(record.delegating)
     for hook, decision in record.answers:
-        event = "Delegating" if hook in record.delegating else "ToolCalling"
+        event = "Delegating" if hook in delegating else "ToolCalling"
         answer = {"hook": hook, "event": event, "shadow": False, "took": took, "n": score.number, **decided(decision)}
-        if not any(given["by"] == hook for given in row.get("answered", ())):
-            _put(row, "says", answer)
+        if hook not in people:
+            score.put(row, "says", answer)
     row["verdict"] = decided(record.verdict)
     if record.digest:
         row["digest"] = record.digest
@@ -413,20 +421,15 @@ def _(score: Score, record: r.Delegated) -> None:
     if row is not None:
         score.touch(row).update(task)
     else:
-        score.add("delegate", record, by=record.by, **task)
+        row = score.add("delegate", record, by=record.by, **task)
+    score.by_child[record.session] = row
 
 
 @_reads(r.Charged)
 def _(score: Score, record: r.Charged) -> None:
-    row = score.calls.get(record.call)
-    if row is None:
-        row = next((one for one in reversed(_rows(score)) if one.get("child") == record.session), None)
+    row = score.calls.get(record.call) or score.by_child.get(record.session)
     if row is not None:
         score.touch(row)["charged"] = _usage(record.usage)
-
-
-def _rows(score: Score) -> list[Data]:
-    return score.turns[-1].rows if score.turns else []
 
 
 # ---------------------------------------------------------------- steps and errors
@@ -565,12 +568,10 @@ def _(score: Score, record: r.HooksRan) -> None:
     if score.turn is not None:
         took = sum([max(0.0, one.seconds) for one in record.hooks])
         score.turn.hooks = min((score.turn.hooks or 0.0) + took, LONGEST)
-    streams = {(one.step, one.round, one.attempt): one for one in record.streams}
-    for row in _rows(score) if streams else ():
-        if row["k"] in ("model", "attempt"):
-            found = streams.get((row["step"], row["round"], row["attempt"]))
-            if found is not None and found.chunks:
-                score.touch(row)["stream"] = plain(found)
+    for one in record.streams:
+        row = score.attempts.get((one.step, one.round, one.attempt))
+        if row is not None and one.chunks:
+            score.touch(row)["stream"] = plain(one)
 
 
 # ---------------------------------------------------------------- the end

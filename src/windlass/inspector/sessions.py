@@ -6,15 +6,17 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Annotated, Any, cast
 
+import msgspec
 from msgspec import Meta, Struct
 
 from windlass._text import inert_json
 from windlass.errors import SessionUnknown, StoreError
 from windlass.logs import SessionInfo
 from windlass.protocols import Store
-from windlass.records import encode
+from windlass.records import Record, encode
 from windlass.server.errors import Problem
 
 from .digests import digest
@@ -22,9 +24,17 @@ from .pipelines import mediation
 from .requests import Call, Endpoint, Endpoints
 from .score import Score, Turn
 from .sources import SessionLog, is_live
-from .words import ROW, WHOLE, Data, cut, cut_row, cut_text
+from .words import ROW, WHOLE, Data, cut, cut_row, cut_text, moment
 
 TITLE = 240
+
+NEAR = 50
+CHILDREN = 50
+"""How many turns before and after one, and how many sub-agents are named."""
+
+ROWS = 40_000
+"""How many rows of a turn are sent, the last ones: enough for more than 10,000 steps."""
+
 TOOLS = 300
 """How many tools of an agent are looked at."""
 
@@ -99,7 +109,8 @@ async def info_view(store: Store, info: SessionInfo) -> Data:
     """A session in the list. `live` says that a process works on it."""
     live = info.status == "running" and (await is_live(store, info))
     fields: Data = {name: getattr(info, name) for name in SessionInfo.__struct_fields__}
-    return {**fields, "title": cut_text(info.title, TITLE), "agent": cut_text(info.agent, TITLE), "live": live}
+    times = {"started": moment(info.started), "updated": moment(info.updated)}
+    return {**fields, **times, "title": cut_text(info.title, TITLE), "agent": cut_text(info.agent, TITLE), "live": live}
 
 
 async def digests(call: Call) -> Data:
@@ -121,7 +132,12 @@ async def digests(call: Call) -> Data:
 
 async def session_log(call: Call) -> SessionLog:
     """The log of the session in the path."""
-    return await call.inspector.source.log(call.path("session"))
+    return await call.inspector.source.log(_named(call))
+
+
+def _named(call: Call) -> str:
+    """The session in the path. One sign = before the id is no part of it: `.` and `..` cannot stand in a path alone."""
+    return call.path("session").removeprefix("=")
 
 
 async def show(call: Call) -> Data:
@@ -136,27 +152,36 @@ async def _live(call: Call, score: Score) -> bool:
     return running and await is_live(store, SessionInfo(score.session, parent=score.parent))
 
 
-def head(score: Score) -> Data:
-    """A session without the rows of its turns."""
+def head(score: Score, around: int = 0) -> Data:
+    """A session without its rows. Of many turns those are named that are first, last or near the one `around`."""
     return {
         "session": score.session,
         "agent": cut_text(score.agent, TITLE),
         "parent": score.parent,
         "origin": score.origin,
-        "children": score.children,
+        "children": score.children[:CHILDREN],
+        "children_of": len(score.children),
         "records": score.number,
         "ended": score.ended,
-        "turns": [cut(turn.head(), TITLE if turn is not score.turn else WHOLE) for turn in score.turns],
+        "turns": [{"n": number} for number in _near([one.n for one in score.turns], around)],
     }
+
+
+def _near(numbers: list[int], around: int) -> list[int]:
+    if len(numbers) <= 3 * NEAR:
+        return numbers
+    at = numbers.index(around) if around in numbers else len(numbers) - 1
+    kept = {0, len(numbers) - 1, *range(max(0, at - NEAR), min(len(numbers), at + NEAR))}
+    return [numbers[index] for index in sorted(kept)]
 
 
 async def turn(call: Call) -> Data:
     """The rows of a turn, 0 for the latest. Long texts are cut; the endpoint of a row has them."""
     log, number = await session_log(call), call.number("turn")
     one = log.score.turn if number == 0 else _turn(log.score, number)
-    view = None if one is None else turn_view(one)
+    view = None if one is None else turn_view(one, most=ROWS)
     more = {"now": time.time(), "live": await _live(call, log.score), "tools": await _tools(call, one)}
-    return {**head(log.score), **more, "turn": view}
+    return {**head(log.score, 0 if one is None else one.n), **more, "turn": view}
 
 
 async def _tools(call: Call, turn: Turn | None) -> Data:
@@ -196,10 +221,11 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(one)
 
 
-def turn_view(one: Turn, since: int = 0) -> Data:
-    """A turn with the rows that a record after `since` has changed."""
-    rows = [cut_row(row, ROW) for row in one.rows if row["z"] > since]
-    return {**cut(one.head(), WHOLE), "rows": rows}
+def turn_view(one: Turn, since: int = 0, most: int | None = None) -> Data:
+    """A turn with the rows that a record after `since` has changed, if there are many the last `most` of them."""
+    rows = [row for row in one.rows if row["z"] > since] if since else one.rows
+    skipped = 0 if most is None else max(0, len(rows) - most)
+    return {**cut(one.head(), WHOLE), "rows": [cut_row(row, ROW) for row in rows[skipped:]], "skipped": skipped}
 
 
 async def record(call: Call) -> Data:
@@ -208,8 +234,17 @@ async def record(call: Call) -> Data:
     if not 1 <= number <= len(log.records):
         raise Problem(404, "record_unknown", f"session {log.score.session!r} has {len(log.records)} records")
     query: Since = call.query
-    text = json.dumps(json.loads(encode(log.records[number - 1])), indent=1, ensure_ascii=False)
-    return {"number": number, **slice_of(text, query.offset)}
+    return {"number": number, **await asyncio.to_thread(_record, log.records[number - 1], query.offset)}
+
+
+def _record(record: Record, offset: int) -> Data:
+    data = encode(record)
+    with suppress(RecursionError):  # then it is nested too deeply to be indented
+        try:
+            data = msgspec.json.format(data, indent=1)
+        except msgspec.DecodeError:  # it holds lone surrogates
+            data = json.dumps(json.loads(data), indent=1, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return slice_of(data.decode("utf-8", "surrogatepass"), offset)
 
 
 def slice_of(text: str, offset: int) -> Data:
@@ -220,7 +255,7 @@ def slice_of(text: str, offset: int) -> Data:
 
 async def verify(call: Call) -> Data:
     """Whether the hash chain of a session is intact."""
-    session = call.path("session")
+    session = _named(call)
     try:
         verified: Any = await call.inspector.source.store.verify(session)
     except SessionUnknown:

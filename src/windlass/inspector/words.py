@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, TypeAlias, cast
 
 import msgspec
@@ -22,22 +23,42 @@ WHOLE = 50_000
 MOST_ITEMS = 500
 """How many items of a list the details of a row hold."""
 
+FEW_ITEMS = 40
+"""How many items of a list a row of the list holds."""
 
-def cut(value: Any, limit: int) -> Any:
-    """A value whose texts have at most `limit` characters, and show every control and bidirectional character."""
+DEEPEST = 40
+"""How many lists and objects inside each other are shown."""
+
+LATEST = 1e11
+"""The latest time that is shown, in seconds: in the year 5138."""
+
+
+def cut(value: Any, limit: int, items: int = MOST_ITEMS, depth: int = DEEPEST) -> Any:
+    """A value whose texts have at most `limit` characters, and show every control and bidirectional character.
+
+    Lists and objects have at most so many `items`, and are at most so many levels deep.
+    """
     if isinstance(value, str):
         return cut_text(value, limit)
+    if isinstance(value, dict | list | tuple) and depth <= 0:
+        return "…"
     if isinstance(value, dict):
-        items = list(cast(Data, value).items())[:MOST_ITEMS]
-        return {cut_text(str(key), limit): cut(item, limit) for key, item in items}
+        pairs = islice(cast(Data, value).items(), items)
+        return {cut_text(str(key), limit): cut(item, limit, items, depth - 1) for key, item in pairs}
     if isinstance(value, list | tuple):
-        return [cut(item, limit) for item in list(cast("list[Any]", value))[:MOST_ITEMS]]
+        return [cut(item, limit, items, depth - 1) for item in islice(cast("list[Any]", value), items)]
     return value
 
 
 def cut_row(row: Data, limit: int) -> Data:
     """A row whose texts are cut. Its own keys and numbers stay as they are, so that long turns take no time."""
-    return {key: value if type(value) in _PLAIN else cut(value, limit) for key, value in row.items()}
+    items = FEW_ITEMS if limit <= ROW else MOST_ITEMS
+    return {key: value if type(value) in _PLAIN else cut(value, limit, items) for key, value in row.items()}
+
+
+def moment(at: float) -> float:
+    """A time that can be shown, whatever a log claims."""
+    return min(max(at, 0.0), LATEST)
 
 
 _PLAIN = frozenset({int, float, bool, type(None)})

@@ -28,7 +28,9 @@ async function ask(path, options = {}) {
 
 export const get = async (path, signal) => (await ask(path, { signal })).json();
 export const post = async (path, body) => (await ask(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) })).json();
-export const at = (...parts) => `/api/sessions/${parts.map((part) => encodeURIComponent(part)).join("/")}`;
+// Browsers resolve the parts "." and ".." of a path, also if they are encoded: an id like this is marked.
+const part = (text) => `${/^(=|\.{1,2}$)/.test(text) ? "=" : ""}${encodeURIComponent(text)}`;
+export const at = (...parts) => `/api/sessions/${parts.map(part).join("/")}`;
 
 // The events in a response, until it ends.
 async function* events(reader) {

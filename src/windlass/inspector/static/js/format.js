@@ -25,6 +25,13 @@ const two = (n) => String(n).padStart(2, "0");
 export function clock(time) { const at = new Date(time * 1000); return `${two(at.getHours())}:${two(at.getMinutes())}`; }
 export function moment(time) { const at = new Date(time * 1000); return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`; }
 export const offset = (t) => (t < 0.0005 ? "0" : t < 1 ? `${Math.round(t * 1000)} ms` : t < 60 ? `${+t.toFixed(1)} s` : t < 3600 ? `${Math.floor(t / 60)}:${two(Math.floor(t % 60))}` : `${Math.floor(t / 3600)}:${two(Math.floor((t % 3600) / 60))} h`);
+// Round numbers from one to another, at most `most` of them or one more, whatever a log claims about its times.
+export function rounded(from, to, most, units) {
+  let unit = units.find((one) => (to - from) / one <= most) ?? units.at(-1);
+  while ((to - from) / unit > most) unit *= 10;
+  const first = Math.ceil(from / unit - 1e-9), last = Math.floor(to / unit + 1e-9);
+  return { unit, at: Array.from({ length: Math.max(0, Math.min(most + 1, last - first + 1)) }, (_, n) => (first + n) * unit) };
+}
 export const short = (text, n = 80) => (text.length > n ? `${text.slice(0, n - 1).trimEnd()}…` : text);
 export const parsed = (json) => { try { const value = JSON.parse(json); return value && typeof value === "object" ? value : { value }; } catch { return null; } };
 export function oneLine(json) {

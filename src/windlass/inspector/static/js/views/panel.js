@@ -154,7 +154,7 @@ function stream({ stream: one }) {
     ["came in", `${plural(one.chunks, "chunk")} of ${plural(one.characters, "character")}, the first after ${span(one.first_chunk)}`],
     ["went out", one.first_sent == null ? h("span.v-deny", {}, "nothing") : `${plural(one.sent, "piece")}, the first after ${span(one.first_sent)}`],
     gap > 0.0005 ? ["held back", h("span.v-ask", {}, mark("hold"), ` ${span(gap)}${one.held ? ", until the whole reply was judged" : ""}`)] : null,
-    ...one.transforms.map((link) => [link.name, link.chunks ? `held at most ${plural(link.held, "character")}, took ${span(link.seconds)}` : "saw nothing"]),
+    ...(one.transforms ?? []).map((link) => [link.name, link.chunks ? `held at most ${plural(link.held, "character")}, took ${span(link.seconds)}` : "saw nothing"]),
     one.retracted ? ["taken back", h("span.v-deny", {}, mark("deny"), ` ${one.retracted}`)] : null,
   ].filter(Boolean);
   return h("dl.args2.words", {}, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));

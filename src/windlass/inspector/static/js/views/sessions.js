@@ -1,7 +1,7 @@
 // All sessions: those that run or wait first, then the latest. The list comes at once, what is in the logs follows.
 import { get, Tail } from "../api.js";
 import { h, s, mark, say } from "../dom.js";
-import { ago, clock, count, money, plural, short, span, STATES } from "../format.js";
+import { ago, clock, count, money, plural, rounded, short, span, STATES } from "../format.js";
 import { VirtualList } from "../virtual.js";
 import { place } from "./diff.js";
 
@@ -144,7 +144,7 @@ function day(top) {
   parts.day.hidden = false;
   const first = Math.min(...timed.map((one) => one.started)), open = timed.some((one) => ["live", "waiting"].includes(one.state));
   const end = open ? now : Math.max(...timed.map((one) => one.updated)), length = Math.max(end - first, 60);
-  const unit = [60, 300, 900, 1800, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400].find((one) => length / one <= 9) ?? 365 * 86400;
+  const units = [60, 300, 900, 1800, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400], { unit } = rounded(first, end, 9, units);
   const from = Math.floor(first / unit) * unit, to = end + length * 0.02, width = 1216, lanes = [];
   const x = (time) => ((time - from) / (to - from)) * width;
   const paths = {};
@@ -158,7 +158,7 @@ function day(top) {
   const height = Math.max(lanes.length, 2) * 9 + 14;
   const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, class: "day", role: "img", "aria-label": "Sessions over time; the table below lists the same", preserveAspectRatio: "none" });
   const labels = h("div.day-labels", { "aria-hidden": "true" });
-  for (let t = from; t <= to; t += unit) {
+  for (const t of rounded(from, to, 11, [unit]).at) {
     svg.append(s("line", { x1: x(t), x2: x(t), y1: 0, y2: height - 8, class: "tick" }));
     const at = new Date(t * 1000);
     if (x(t) < width - 40) labels.append(h("span", { vars: { x: `${(x(t) / width) * 100}%` } }, unit >= 86400 ? `${at.getDate()}.${at.getMonth() + 1}.` : clock(t)));

@@ -20,7 +20,7 @@ export function streams(data) {
           one.first_sent != null ? h("i.went", { class: one.retracted ? "void" : "", vars: { x: x(one.first_sent), w: wide(one.first_sent, one.last_sent) } }) : null),
         h("span.num", {}, count(one.chunks), h("span.dim", {}, ` in, ${count(one.sent)} out`)),
         h("span.what", {}, one.held ? h("span.v-ask", {}, mark("hold"), "held until judged") : null, one.retracted ? h("span.v-deny", {}, mark("deny"), `taken back: ${one.retracted}`) : null, one.sent ? null : h("span.dim", {}, "nothing went out"),
-          one.transforms.map((link) => h("span", {}, h("code", {}, link.name), h("span.dim", {}, link.chunks ? ` held at most ${plural(link.held, "character")}, took ${span(link.seconds)}` : " saw nothing"))))))),
+          (one.transforms ?? []).map((link) => h("span", {}, h("code", {}, link.name), h("span.dim", {}, link.chunks ? ` held at most ${plural(link.held, "character")}, took ${span(link.seconds)}` : " saw nothing"))))))),
     h("p.legend", {}, h("span", {}, h("i.came", {}), "came from the model"), h("span", {}, h("i.gap", {}), "held back"), h("span", {}, h("i.went", {}), "went out"), h("span", {}, h("i.went.void", {}), "went out, taken back")),
     behind("Streams", ["Turn", "Step", "Round", "Attempt", "Chunks in", "Characters", "Pieces out", "First chunk", "Last chunk", "First out", "Last out", "Held", "Taken back"], found.map((one) => [one.turn, one.step, one.round, one.attempt, one.chunks, one.characters, one.sent, span(one.first_chunk), span(one.last_chunk), span(one.first_sent), span(one.last_sent), one.held ? "yes" : "no", one.retracted || "no"])),
   ];

@@ -1,7 +1,7 @@
 // A delegation as one score: the session that gave tasks and those that worked on them, nested, on one axis of time.
 import { at, get } from "../api.js";
 import { h, mark } from "../dom.js";
-import { count, money, offset, plural, short, span, STATES } from "../format.js";
+import { count, money, offset, plural, rounded, short, span, STATES } from "../format.js";
 import { behind } from "../tabs.js";
 
 const FOLD = 0.05, STEPS = 200;
@@ -66,9 +66,7 @@ function axis(agents, now) {
 }
 function ticks(x) {
   const first = x.folds[0]?.[0] ?? x.to, length = first - x.from;
-  const unit = [0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600].find((one) => length / one <= 5) ?? 7200, found = [];
-  for (let t = 0; t <= length; t += unit) { const where = x(x.from + t); if (where < 0.94) found.push([t, where]); }
-  return found;
+  return rounded(0, length, 5, [0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200]).at.map((t) => [t, x(x.from + t)]).filter(([, where]) => where < 0.94);
 }
 export function key(event) {
   const all = [...document.querySelectorAll(".famname button.twist")], at = all.findIndex((el) => el.closest(".branch").contains(document.activeElement));

@@ -1,7 +1,7 @@
 // One turn: the score. Time and words of everything that happened stand in the same row.
 import { at, get, Tail } from "../api.js";
 import { bar, by, h, mark, s, say, tag, tone } from "../dom.js";
-import { count, money, offset, oneLine, plural, short, span } from "../format.js";
+import { count, money, offset, oneLine, plural, rounded, short, span } from "../format.js";
 import { VirtualList } from "../virtual.js";
 import { pausedIn } from "./breakpoints.js";
 import { contextOf, culprit } from "./context.js";
@@ -53,7 +53,7 @@ function onEvent(type, data) {
   if (mine) {
     const known = new Map(turn.rows.map((row) => [idOf(row), row]));
     for (const row of mine.rows) known.set(idOf(row), row);
-    turn = { ...turn, ...mine, rows: [...known.values()].sort((a, b) => a.n - b.n || (a.call ?? "").localeCompare(b.call ?? "", "en", { numeric: true })) };
+    turn = { ...turn, ...mine, skipped: turn.skipped, rows: [...known.values()].sort((a, b) => a.n - b.n || (a.call ?? "").localeCompare(b.call ?? "", "en", { numeric: true })) };
   }
   if (mine && mine.state !== "running") prefixes();
   const fresh = mine ? mine.rows.length : 0;
@@ -103,7 +103,7 @@ function build() {
   const grip = h("div.grip", { role: "separator", tabIndex: 0, "aria-orientation": "vertical", "aria-label": "Width of the time lane", "aria-valuemin": 15, "aria-valuemax": 70, "aria-valuenow": width() });
   parts.score = h("section.score", { "aria-label": "Timeline and transcript" }, parts.axis, box, grip);
   finder = new Find({ search: findRows, go: (row) => pick(row, { user: true, sheet: false }), box, leave: () => list?.box.focus({ preventScroll: true }) });
-  root.append(h("section.head.turnhead", {}, parts.crumb, parts.title, parts.outcome), parts.over, h("div.split", {}, parts.score, parts.panel), parts.news, finder.el);
+  root.append(h("section.head.turnhead", {}, parts.crumb, parts.title, parts.outcome), parts.over, turn.skipped ? h("p.dim.note-line", {}, `The first ${plural(turn.skipped, "row")} of this turn are not shown: the raw records have them.`) : "", h("div.split", {}, parts.score, parts.panel), parts.news, finder.el);
   drag(grip);
   rows = arrange();
   scales = measure();
@@ -119,7 +119,7 @@ function head() {
     h("a", { href: "#/sessions" }, "Sessions"), h("span", { "aria-hidden": "true" }, "/"), h("code", {}, session.session), session.agent ? h("span", {}, session.agent) : "",
     session.parent ? h("a", { href: `#/turn/${encodeURIComponent(session.parent)}` }, `child of ${session.parent}`) : "", session.origin ? h("span", {}, `forked from ${session.origin}`) : "",
     session.turns.length > 1 ? h("nav.turns", { "aria-label": "Turns" }, "turn ", turnsToShow().map((one) => (one ? h("a", { href: `#/turn/${encodeURIComponent(session.session)}/${one.n}`, "aria-current": one.n === turn.n ? "true" : null }, one.n) : h("span", {}, "…")))) : "",
-    session.children.length ? h("nav.turns", { "aria-label": "Sub-agents" }, "sub-agents ", session.children.slice(0, 8).map((id) => h("a", { href: `#/turn/${encodeURIComponent(id)}` }, id.startsWith(session.session) ? id.slice(session.session.length) : id)), session.children.length > 8 ? ` and ${session.children.length - 8} more` : "") : "",
+    session.children.length ? h("nav.turns", { "aria-label": "Sub-agents" }, "sub-agents ", session.children.slice(0, 8).map((id) => h("a", { href: `#/turn/${encodeURIComponent(id)}` }, id.startsWith(session.session) ? id.slice(session.session.length) : id)), session.children_of > 8 ? ` and ${plural(session.children_of - 8, "other")}` : "") : "",
     h("a", { href: `#/diff/${encodeURIComponent(session.session)}` }, "compare"), h("a", { href: `#/whatif/${encodeURIComponent(session.session)}` }, "what if"),
     h("button.quiet.findkey", { type: "button", on: { click: () => find() } }, "find ", h("kbd", { "aria-hidden": "true" }, "/")),
     session.children.length || session.parent ? h("a", { href: `#/tree/${encodeURIComponent(session.session)}` }, "all on one axis") : "", h("a", { href: `#/pipeline/hooks/session/${encodeURIComponent(session.session)}/${turn.n}` }, "hooks of this turn"), parts.chain);
@@ -182,7 +182,7 @@ function measure() {
   return new Map([...pages].map(([number, items]) => [number, scale(items)]));
 }
 function scale(items) {
-  const live = state() === "live" || state() === "waiting", first = Math.min(...items.map((one) => one.t0 ?? one.t)), lastTime = Math.max(...items.map((one) => (live && (one.open || (one.called && !one.status)) ? clockNow() : one.t)), first + 0.001);
+  const live = state() === "live" || state() === "waiting", first = items.reduce((least, one) => Math.min(least, one.t0 ?? one.t), Infinity), lastTime = items.reduce((most, one) => Math.max(most, live && (one.open || (one.called && !one.status)) ? clockNow() : one.t), first + 0.001);
   const waits = items.filter((one) => (one.k === "wait" || one.k === "resumed") && one.t0).map((one) => [one.t0, one.open && live ? clockNow() : one.t]).filter(([a, b]) => b - a > 2 && b - a > (lastTime - first) * 0.08).sort((a, b) => a[0] - b[0]);
   const merged = [];
   for (const one of waits) { const before = merged.at(-1); if (before && one[0] <= before[1]) before[1] = Math.max(before[1], one[1]); else merged.push([...one]); }
@@ -205,11 +205,11 @@ function axis(row) {
   const x = scales.get(row?.page ?? 0);
   if (!x || (axisOf === x && parts.axis.firstChild)) return;
   axisOf = x;
-  const unit = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600].find((one) => one >= x.active / 4) ?? 7200;
+  const { unit } = rounded(0, x.active, 4, [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200]);
   const lane = h("div.lane", {}), start = turn.began;
   let last = -1, from = x.first;
   for (const [a, b] of [...x.waits, [x.last, x.last]]) {
-    for (let t = Math.ceil((from - start) / unit - 1e-9) * unit; start + t <= a + 1e-6; t += unit) {
+    for (const t of rounded(from - start, a - start, 5, [unit]).at) {
       const place = x(start + t);
       if (place - last < 0.15 || place > 0.95 || x.waits.some(([c, d]) => Math.abs((x(c) + x(d)) / 2 - place) < 0.15)) continue;
       last = place;
@@ -310,7 +310,7 @@ function chips(i) {
 function overview() {
   const models = turn.rows.filter((row) => row.k === "model"), steps = new Set(models.map((row) => row.step)).size;
   if (steps <= PAGE + 6) { parts.over.replaceChildren(); parts.brush = null; return; }
-  const width = 1216, height = 84, first = models[0].step, last = models.at(-1).step, thick = width / (last - first + 1), most = Math.max(...models.map((row) => row.in), 1);
+  const width = 1216, height = 84, first = models[0].step, last = models.at(-1).step, thick = width / (last - first + 1), most = models.reduce((all, row) => Math.max(all, row.in), 1);
   const x = (step) => (step - first) * thick, box = (step, y, tall, wide = thick - Math.min(1.2, thick * 0.2)) => `M${x(step).toFixed(2)} ${y.toFixed(1)}h${wide.toFixed(2)}v${tall.toFixed(1)}h-${wide.toFixed(2)}z`;
   const d = { new: "", hit: "", bad: "", err: "", cmp: "" };
   for (const row of models) { const tall = (row.in / most) * (height - 16), hit = ((row.cached ?? 0) / most) * (height - 16); d.new += box(row.step, height - tall, tall); if (hit) d.hit += box(row.step, height - hit, hit); }
