@@ -118,6 +118,18 @@ def test_the_demo_ends_with_commands_that_exist(story):
         assert done.exit_code == 0, command
 
 
+def test_the_demo_can_be_kept_and_looked_at(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(main, ["demo", "--keep", "demo.db"])
+    assert told.exit_code == 0, told.output
+    assert "windlass ui demo.db" in told.output
+    shown = CliRunner().invoke(main, ["show", "shop", "--turn", "1", "--store", "sqlite:///demo.db"])
+    assert "keep_invoices" in shown.output
+    again = CliRunner().invoke(main, ["demo", "--keep", "demo.db"])
+    assert again.exit_code == 2
+    assert "demo.db exists already" in again.output
+
+
 def test_in_a_pipe_the_demo_is_plain_text_of_at_most_80_columns():
     done = subprocess.run([sys.executable, "-W", "error", "-m", "windlass", "demo"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.errors import SessionUnknown
+from windlass.evals import EvalRun
 from windlass.inspector.digests import digest
 from windlass.inspector.score import Score
 from windlass.inspector.sessions import head, turn_view
@@ -108,6 +109,25 @@ def test_a_file_that_is_neither_is_an_error(tmp_path: Path):
     assert result.returncode == 1
     assert "neither a store nor a session" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_saved_evaluation_in_the_place_of_a_store_is_told_where_it_goes(tmp_path: Path):
+    EvalRun("desk", ()).save(tmp_path / "run.json")
+    result = windlass("ui", str(tmp_path / "run.json"), "--port", "0")
+    assert result.returncode == 1
+    assert "name it with --evals" in result.stderr
+
+
+def test_the_store_is_also_named_like_that_of_other_commands(
+    started: Callable[..., Any], database: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    assert ask(started("--store", database), "/api/sessions")[0] == 200
+    monkeypatch.setenv("WINDLASS_STORE", f"sqlite:///{database}")
+    assert json.loads(ask(started(), "/api/sessions")[2])["store"] == database.name
+    monkeypatch.setenv("WINDLASS_STORE", f"sqlite:///{tmp_path / 'no.db'}")
+    result = windlass("ui", "--port", "0")
+    assert result.returncode == 1
+    assert "windlass ui FILE" in result.stderr
 
 
 def test_ctrl_c_ends_it_without_an_error(started: Callable[..., Any], database: Path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,9 +16,10 @@ from windlass import Agent, Approve, Deny, Pipeline, Retracted, TextDelta, Token
 from windlass import records as r
 from windlass._text import printable, visible
 from windlass.deltas import StreamEvent
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, StoreError
 from windlass.outcomes import Failed, Stopped
-from windlass.protocols import Model
+from windlass.protocols import Model, Store
+from windlass.stores import SQLiteStore
 from windlass.testing import ScriptedModel, calls, says
 
 from . import demo_shop as shop
@@ -32,15 +35,16 @@ STYLES = {
     "rewrite": "blue", "result": "green", "ended": "green",
 }  # fmt: skip
 NEXT = {
+    "windlass demo --keep demo.db": "keep this, then see it with: windlass ui demo.db",
     "windlass doctor": "what your machine has, and what it lacks",
     "windlass local install": "fetch a small model that needs no key",
     "windlass init": "write an agent of your own after four questions",
-    "windlass chat": "talk to it; windlass sessions list shows what it did",
+    "windlass chat": "talk to it; windlass ui shows what it did",
     "windlass help": "all commands",
 }
 
 
-def make_agent(delay: float) -> Agent[Any, str]:
+def make_agent(delay: float, store: Store | None = None) -> Agent[Any, str]:
     """A clerk that can ask a courier; both models follow a script."""
     courier = Agent(
         ScriptedModel(
@@ -72,6 +76,8 @@ def make_agent(delay: float) -> Agent[Any, str]:
         name="clerk",
         criteria=[TokenLimit(1500)],
         pipeline=Pipeline.minimal().with_hooks(shop.hooks),
+        store=store,
+        measure_hooks=store is not None,
     )
 
 
@@ -189,9 +195,9 @@ def _dense(json: str) -> str:
     return " ".join(json.split())
 
 
-async def tell(console: Console, delay: float) -> None:
+async def tell(console: Console, delay: float, store: Store | None = None) -> None:
     """Play the demo: a turn, a person's answer, the rest of the turn, and a turn that costs too much."""
-    agent, view = make_agent(delay), View(console)
+    agent, view = make_agent(delay, store), View(console)
     await tell_turn(agent, view, delay)
     console.print()
     async for event in agent.stream("And now look at all my other orders.", session=SESSION):
@@ -199,9 +205,9 @@ async def tell(console: Console, delay: float) -> None:
     await _sum_up(agent, view)
 
 
-async def tell_with(model: str | Model, console: Console) -> None:
+async def tell_with(model: str | Model, console: Console, store: Store | None = None) -> None:
     """Play the same turn with a real model, which uses its own words."""
-    agent, view = make_agent_with(model), View(console)
+    agent, view = make_agent_with(model, store), View(console)
     await tell_turn(agent, view)
     await _sum_up(agent, view)
     usage = (await agent.state(SESSION)).usage
@@ -228,24 +234,56 @@ async def _sum_up(agent: Agent[Any, str], view: View) -> None:
 
 @click.command()
 @click.option("--model", help="A real model, such as local:smollm2 or openai:…, instead of a script.")
-def demo(model: str | None) -> None:
+@click.option(
+    "--keep",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the session in this new SQLite file, for `windlass ui` and all other commands.",
+)
+def demo(model: str | None, keep: Path | None) -> None:
     """Watch an agent work, without an API key or a network."""
+    if keep is not None and keep.exists():
+        raise click.UsageError(f"{keep} exists already; name a new file")
     console = Console(highlight=False, soft_wrap=True)
     hooks = (shop.calendar, shop.keep_invoices, shop.large_sums, shop.no_promises, shop.be_polite, shop.HideCards)
     if model is None:
         _introduce(console, "A clerk with a scripted model, four tools and six hooks", hooks)
         console.print("\nTwo turns, as they happen\n", style="bold")
-        asyncio.run(tell(console, delay=0.25 if console.is_terminal else 0.0))
+        delay = 0.25 if console.is_terminal else 0.0
+        _play(keep, lambda store: tell(console, delay, store))
     else:
         _introduce(console, f"A clerk with {visible(model)}, four tools and eight hooks", (*hooks, plan, true_sum))
         console.print("\nOne turn, as it happens\n", style="bold")
         try:
-            asyncio.run(tell_with(model, console))
+            _play(keep, lambda store: tell_with(model, console, store))
         except ConfigError as error:
             raise click.ClickException(str(error)) from error
     console.print("\nWhat to try next\n", style="bold")
-    for command, why in NEXT.items():
-        console.print(f"  {command:<25}{why}")
+    for command, why in _next(keep).items():
+        console.print(f"  {command:<29} {why}")
+
+
+def _next(keep: Path | None) -> dict[str, str]:
+    """What to try next. A session that was kept can be looked at."""
+    if keep is None:
+        return NEXT
+    return {f"windlass ui {keep}": "see on a page what happened, and why", **dict(list(NEXT.items())[1:])}
+
+
+def _play(keep: Path | None, play: Callable[[Store | None], Awaitable[None]]) -> None:
+    """Play with a store in a file, or without one."""
+
+    async def run() -> None:
+        store = None if keep is None else SQLiteStore(keep)
+        try:
+            await play(store)
+        finally:
+            if store is not None:
+                await store.close()
+
+    try:
+        asyncio.run(run())
+    except StoreError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _introduce(console: Console, title: str, hooks: tuple[Any, ...]) -> None:

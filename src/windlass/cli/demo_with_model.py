@@ -7,7 +7,7 @@ from typing import Any
 
 from windlass import Agent, Hooks, ModelCalling, Pipeline, StepLimit, ToolCalling
 from windlass.messages import ModelRequest, ToolCall
-from windlass.protocols import Model
+from windlass.protocols import Model, Store
 
 from .demo_shop import delete_customer, find_order, hooks, refund
 
@@ -42,7 +42,7 @@ def _planned(request: ModelRequest, tools: tuple[str, ...]) -> ModelRequest:
     return request.replace(settings={**request.settings, **short, "tool_choice": "none"})
 
 
-def make_agent(model: str | Model) -> Agent[Any, str]:
+def make_agent(model: str | Model, store: Store | None = None) -> Agent[Any, str]:
     """The same clerk and the same courier, with one model for both."""
     settings = TINY if isinstance(model, str) and model.startswith("local:") else {}
     courier = Agent(
@@ -66,4 +66,6 @@ def make_agent(model: str | Model) -> Agent[Any, str]:
         settings=settings,
         criteria=[StepLimit(8)],
         pipeline=Pipeline.minimal().with_hooks(hooks).with_hooks(steering),
+        store=store,
+        measure_hooks=store is not None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("store", required=False)
+@click.option("--store", "address", help="The same as STORE, as other commands name it.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8500, show_default=True, help="0 takes a free port.")
 @click.option("--control", is_flag=True, help="Also answer questions, in your login name.")
 @agent_option(
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 @click.option("--open", "browser", is_flag=True, help="Open the page in a browser.")
 def ui(
     store: str | None,
+    address: str | None,
     port: int,
     control: bool,
     agent: Agent[Any, Any] | None,
@@ -59,7 +62,7 @@ def ui(
     except ImportError as error:
         raise click.ClickException(f"{error}: install the extra with pip install 'windlass[ui]'") from error
 
-    where: str | Store = store or (known_address() if agent is None else agent.store)
+    where: str | Store = store or address or (_usual_address() if agent is None else agent.store)
     if isinstance(where, str) and "://" not in where and not Path(where).is_file():
         raise click.ClickException(f"there is no file {where}; name a store, or a file with exported sessions")
     token = secrets.token_urlsafe(24)
@@ -67,7 +70,7 @@ def ui(
     async def run() -> None:
         source = await open_source(where)
         try:
-            require_file(source.store)
+            _require_store(source.store)
             await source.store.find(limit=1)
             scopes = None if scope is None else partial(make_scope, scope)
             inspector = Inspector(
@@ -80,6 +83,22 @@ def ui(
         await _serve(inspector, port, token, browser)
 
     serve_until_stopped(lambda: asyncio.run(run()))
+
+
+def _usual_address() -> str:
+    """The store that the other commands use."""
+    return os.environ.get("WINDLASS_STORE") or known_address()
+
+
+def _require_store(store: Store) -> None:
+    """Refuse a file that is not there."""
+    try:
+        require_file(store)
+    except click.ClickException as error:
+        message = error.message.partition(";")[0]
+        raise click.ClickException(
+            f"{message}; `windlass chat` and `windlass run` make one, or name yours: windlass ui FILE"
+        ) from None
 
 
 async def _serve(inspector: Inspector, port: int, token: str, browser: bool) -> None:

@@ -7,9 +7,11 @@ import os
 from collections import OrderedDict
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from windlass.errors import SessionUnknown, StoreError
+from windlass.evals import EvalRun
 from windlass.logs import SessionInfo
 from windlass.protocols import Store
 from windlass.records import Record
@@ -122,12 +124,22 @@ def _exported_lines(path: Path) -> list[str] | None:
         raise StoreError(f"{path} is neither a store nor an exported session: {error}") from None
 
 
+def _is_run(lines: list[str]) -> bool:
+    """Whether a text is an evaluation that was saved."""
+    try:
+        msgspec.json.decode("\n".join(lines), type=EvalRun)
+    except (msgspec.MsgspecError, UnicodeError):
+        return False
+    return True
+
+
 async def _imported(where: str, lines: list[str]) -> MemoryStore:
     """Exported sessions, one after the other, checked and in memory."""
     store = MemoryStore()
     starts = [at for at, line in enumerate(lines) if line.startswith('{"windlass":')]
     if not starts:
-        raise StoreError(f"{where} is neither a store nor a session exported by Windlass")
+        hint = "; it looks like a saved evaluation: name it with --evals" if _is_run(lines) else ""
+        raise StoreError(f"{where} is neither a store nor a session exported by Windlass{hint}")
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         try:
             await import_session(store, lines[start:end], key=os.environ.get("WINDLASS_EXPORT_KEY") or None)

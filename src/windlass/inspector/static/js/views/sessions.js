@@ -134,7 +134,7 @@ function figures(top) {
   const questions = top.reduce((sum, one) => sum + one.waiting, 0);
   parts.figures.replaceChildren(
     figure("live now", n("live"), "live"), figure(questions === 1 ? "open question" : "open questions", questions, "ask"), figure("failed, stopped", n("failed", "stopped", "cancelled", "interrupted"), "deny"),
-    figure("sessions", top.length), figure("spent", costs.length ? money(costs.reduce((a, b) => a + b, 0)) : "–", "spent"), measured.length ? figure("time in hooks", share(measured)) : "");
+    figure("sessions", top.length), figure("spent", costs.length ? money(costs.reduce((a, b) => a + b, 0)) : "–", costs.length ? "spent" : "none"), measured.length ? figure("time in hooks", share(measured)) : "");
 }
 
 // Every session as a bar in time, packed into lanes; those that wait or run reach to now.
