@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from langchain_core.messages import messages_from_dict
 
 from windlass import Agent
 from windlass.compat.conversations import FORMATS, read_conversation, write_conversation
@@ -297,6 +298,15 @@ def test_a_conversation_comes_back_as_it_was(given: tuple[Any, list[Json]]) -> N
     lost: list[str] = []
     assert write_conversation(format, conversation.messages, left_out=lost) == wire
     assert (conversation.left_out, lost) == ((), [])
+
+
+@settings(max_examples=40)
+@given(lc_steps)
+def test_message_objects_of_langchain_come_back_as_they_were(given: Any) -> None:
+    objects = messages_from_dict(numbered(given, langchain))
+    conversation = read_conversation("langchain", objects)
+    assert conversation.left_out == ()
+    assert messages_from_dict(write_conversation("langchain", conversation.messages)) == objects
 
 
 @settings(max_examples=25)

@@ -48,7 +48,9 @@ from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, Tool
 from langchain_core.tools import InjectedToolCallId
 from langchain_core.tools import tool as langchain_tool
 from langgraph.channels.untracked_value import UntrackedValue
+from langgraph.config import get_store, get_stream_writer
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.runtime import get_runtime
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 
@@ -69,7 +71,7 @@ from windlass import (
     TurnStarting,
     tool,
 )
-from windlass.compat.langchain import LangChainModel, Middlewares, agent_model
+from windlass.compat.langchain import LangChainModel, Middlewares, agent_model, langchain_tools
 from windlass.errors import ConfigError, ModelError
 from windlass.records import SideReplied
 from windlass.testing import ScriptedModel, calls, crash_points, says
@@ -784,6 +786,60 @@ async def test_a_store_and_a_writer_are_there() -> None:
     item = store.get(("users",), "ann")
     assert item is not None
     assert item.value == {"seen": 1}
+
+
+@langchain_tool
+def write(text: str) -> str:
+    """Write."""
+    get_stream_writer()(f"writing {text}")
+    return str(get_runtime().context)
+
+
+async def test_functions_of_langgraph_find_the_runtime() -> None:
+    @before_model
+    def keep(state: Any, runtime: Any) -> None:
+        get_store().put(("users",), "ann", {"seen": len(state["messages"])})
+        get_stream_writer()("keeping")
+
+    @after_model
+    def look_on(state: Any, runtime: Any) -> None:
+        return None
+
+    store = InMemoryStore()
+    for of_middlewares in (True, False):
+        own = Middlewares(keep, look_on, store=store, tools=[write] if of_middlewares else [])
+        plain = [] if of_middlewares else langchain_tools([write])
+        model = ScriptedModel(calls("write", text="a"), says("ok"))
+        stream = Agent(model, tools=plain, capabilities=[own]).stream("go", scope="Ann")
+        told = [event.text async for event in stream if isinstance(event, Progressed)]
+        assert told == ["keeping", "writing a", "keeping"]
+        assert results_of(stream.result, 0)[0].text == "Ann"
+    item = store.get(("users",), "ann")
+    assert item is not None
+    assert item.value == {"seen": 3}
+
+
+@langchain_tool
+def confirm(text: str) -> str:
+    """Ask a person."""
+    return str(interrupt(text))
+
+
+@langchain_tool
+def confirm_late(text: str) -> str:
+    """Ask a person, by a function that is imported when it runs."""
+    from langgraph.types import interrupt as ask
+
+    return str(ask(text))
+
+
+async def test_a_tool_that_interrupts_is_refused() -> None:
+    for make in (lambda: langchain_tools([confirm]), lambda: Middlewares(tools=[confirm])):
+        with pytest.raises(ConfigError, match=r"'confirm' calls interrupt\(\)"):
+            make()
+    model = ScriptedModel(calls("confirm_late", text="a"), says("ok"))
+    result = await Agent(model, capabilities=[Middlewares(tools=[confirm_late])]).run("go")
+    assert "calls interrupt(), which only LangGraph can resume" in results_of(result, 0)[0].text
 
 
 async def test_all_messages_can_be_removed() -> None:

@@ -19,6 +19,7 @@ from windlass.events import (
     Continuing,
     ModelCalling,
     ModelReplying,
+    StepEnding,
     StepStarting,
     ToolCalling,
     ToolReturning,
@@ -35,7 +36,7 @@ from .models import LangChainModel
 from .reviews import review
 from .runs import RESTARTS, Memory, Run
 from .tool_wraps import ToolWraps, middleware_tool
-from .tools import result_of
+from .tools import refuse_interrupts, result_of
 from .transcripts import reply_of_message
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Middlewares:
             raise ConfigError(f"Middlewares(store=…) takes a store of LangGraph, not a {type(store).__name__}")
         self.name = name
         self.middlewares = checked(middlewares, alone=not tools)
-        self.tools = tuple(tools)
+        self.tools = tuple(_tools_of("Middlewares(tools=…)", tools))
         self.store = store
         self.live = live
         self.options = options
@@ -80,13 +81,14 @@ class Middlewares:
         brought = {
             tool.name: tool for one in self.middlewares for tool in _tools_of(one.name, getattr(one, "tools", ()))
         }
-        brought |= {tool.name: tool for tool in _tools_of("Middlewares(tools=…)", self.tools)}
+        brought |= {tool.name: tool for tool in self.tools}
         tools = Tools(brought)
         for tool in brought.values():
             registrar.tool(middleware_tool(tool, memory, tools, self.options))
         direct = frozenset(tool.name for tool in brought.values() if tool.return_direct)
         if direct:
-            registrar.gate(ToolReturning, name=f"{self.name}.return_direct")(_return_direct(direct))
+            gate = registrar.gate(ToolReturning, tool=sorted(direct), name=f"{self.name}.return_direct")
+            gate(_return_direct(direct))
         _Nodes(self.name, self.middlewares, memory).install(registrar, live=self.live)
         self._install_wraps(registrar, memory, tools)
         for one in self.middlewares:
@@ -150,6 +152,7 @@ def _tools_of(owner: str, tools: Any) -> Iterable[BaseTool]:
     for tool in tools or ():
         if not isinstance(tool, BaseTool):
             raise ConfigError(f"{owner} brings the tool {tool!r:.80}, which is not a tool of LangChain")
+        refuse_interrupts(tool)
         yield tool
 
 
@@ -195,7 +198,7 @@ class _Nodes:
             registrar.rewrite(ModelReplying, name=self._named("after_model", self.after_model), live=live)(self.after)
         if self.after_model or self.wraps:
             registrar.gate(ToolCalling, name=f"{self.name}.results")(self.answer_call)
-            registrar.gate(ToolReturning, name=f"{self.name}.end_with_results")(self.end_with_results)
+            registrar.gate(StepEnding, name=f"{self.name}.end_with_results")(self.end_with_results)
             registrar.gate(Continuing, name=f"{self.name}.jump")(self.go_on)
         if self.after_agent or self.after_model or self.memory.fields.live:
             name = self._named("after_agent", self.after_agent) if self.after_agent else f"{self.name}.end"
@@ -370,10 +373,10 @@ class _Nodes:
             return Deny(f"{view.by}: jump_to end")
         return None
 
-    def end_with_results(self, event: ToolReturning, turn: Turn[Any]) -> Halt | None:
+    def end_with_results(self, event: StepEnding, turn: Turn[Any]) -> Halt | None:
         """A jump to the end, after the calls of the step have got the results that middlewares gave them."""
         view = turn.get(self.memory.view)
-        if view.jump != "end" or not view.results or not view.of_step(_step_of(event.call.id)):
+        if view.jump != "end" or not view.results or not view.of_step(event.step.number):
             return None
         return Halt(f"{view.by}: jump_to end", view.text)
 

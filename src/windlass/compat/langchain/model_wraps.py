@@ -141,7 +141,7 @@ class ModelWraps:
                 with _overridden(chat):
                     return call.response(await call_next(sent))
 
-            with working(turn, asyncio.get_running_loop(), name):
+            with working(turn, asyncio.get_running_loop(), name, call.given.runtime):
                 return call.reply(await middleware.awrap_model_call(call.given, handler))
 
         def wrap_in_thread(request: Any, call_next: Any, turn: Turn[Any]) -> Any:
@@ -154,7 +154,7 @@ class ModelWraps:
 
             loop = loop_at_work.get()
             assert loop is not None
-            with working(turn, loop, name):
+            with working(turn, loop, name, call.given.runtime):
                 return call.reply(middleware.wrap_model_call(call.given, handler))
 
         return wrap if is_async else wrap_in_thread

@@ -13,13 +13,15 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable, RunnableLambda
-from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.runtime import Runtime
 from pydantic import BaseModel
 
 from windlass.compat.conversations import read_conversation
 from windlass.errors import ConfigError, HookError
 from windlass.messages import ModelReply
 from windlass.turns import Turn
+
+from .runtimes import configured
 
 T = TypeVar("T")
 
@@ -36,14 +38,15 @@ _work: ContextVar[Work | None] = ContextVar("langchain_middleware", default=None
 
 
 @contextmanager
-def working(turn: Turn[Any], loop: asyncio.AbstractEventLoop, name: str) -> Generator[None, None, None]:
-    """Within this, chat models of the agent ask through the turn."""
+def working(
+    turn: Turn[Any], loop: asyncio.AbstractEventLoop, name: str, runtime: Runtime[Any]
+) -> Generator[None, None, None]:
+    """Within this, chat models of the agent ask through the turn, and LangGraph's functions find the runtime."""
     token = _work.set(Work(turn, loop, name))
-    config = var_child_runnable_config.set({"configurable": {"thread_id": turn.session_id}})
     try:
-        yield
+        with configured(turn, runtime):
+            yield
     finally:
-        var_child_runnable_config.reset(config)
         _work.reset(token)
 
 

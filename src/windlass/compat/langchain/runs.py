@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage, message_to_dict
 from langgraph.errors import GraphBubbleUp
-from langgraph.runtime import ExecutionInfo, Runtime
+from langgraph.runtime import Runtime
 from langgraph.types import Command
 from msgspec.structs import replace
 
@@ -21,6 +21,7 @@ from windlass.turns import Turn
 from .checking import jumps_of, method_of
 from .fields import Fields
 from .own_model import in_thread, working
+from .runtimes import runtime_in
 from .transcripts import Entry, Transcript, View, added, reply_with_ids
 
 SESSIONS = 256
@@ -56,9 +57,8 @@ class Memory:
         return made
 
     def runtime(self, turn: Turn[Any]) -> Runtime[Any]:
-        """What LangGraph gives to a node: the scope as context, the store, and a writer for the stream."""
-        info = ExecutionInfo("", "", turn.turn_ref, thread_id=turn.session_id, run_id=turn.turn_ref)
-        return Runtime(context=turn.scope, store=self.store, stream_writer=writer(turn), execution_info=info)
+        """What LangGraph gives to a node."""
+        return runtime_in(turn, self.store)
 
     def release(self, turn: Turn[Any]) -> None:
         """The turn is over."""
@@ -67,15 +67,6 @@ class Memory:
 
 def _newer(old: View, new: View) -> View:
     return new
-
-
-def writer(turn: Turn[Any]) -> Callable[[Any], None]:
-    """What writes to the stream: streams and observers get a `Progressed` fact."""
-
-    def write(chunk: Any) -> None:
-        turn.progress(0.0, None, chunk if isinstance(chunk, str) else repr(chunk))
-
-    return write
 
 
 class Run:
@@ -111,8 +102,9 @@ class Run:
         """Call a method of a middleware and apply what it returns. With `jumps` it may jump without declaring it."""
         name = f"{middleware.name}.{hook}"
         method, is_async = method_of(middleware, hook)
-        given = self.state, self.memory.runtime(self.turn)
-        with working(self.turn, asyncio.get_running_loop(), name):
+        runtime = self.memory.runtime(self.turn)
+        given = self.state, runtime
+        with working(self.turn, asyncio.get_running_loop(), name, runtime):
             try:
                 result = await (method(*given) if is_async else in_thread(method, *given))
             except Exception as error:

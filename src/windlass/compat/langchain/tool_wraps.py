@@ -20,7 +20,8 @@ from windlass.turns import Turn
 
 from .model_wraps import Tools, loop_at_work
 from .own_model import working
-from .runs import Memory, Run, update_of, writer
+from .runs import Memory, Run, update_of
+from .runtimes import writer
 from .tools import called, result_of, schema_tool
 from .transcripts import Transcript, View
 
@@ -44,7 +45,7 @@ class ToolWraps:
                     return await tool.ainvoke(one.invocation(changed, tool))
                 return one.shown(await call_next(one.back(changed)))
 
-            with working(turn, asyncio.get_running_loop(), name):
+            with working(turn, asyncio.get_running_loop(), name, self.memory.runtime(turn)):
                 return one.result(await middleware.awrap_tool_call(one.given, handler))
 
         def wrap_in_thread(call: ToolCall, call_next: Any, turn: Turn[Any]) -> Any:
@@ -57,7 +58,7 @@ class ToolWraps:
 
             loop = loop_at_work.get()
             assert loop is not None
-            with working(turn, loop, name):
+            with working(turn, loop, name, self.memory.runtime(turn)):
                 return one.result(middleware.wrap_tool_call(one.given, handler))
 
         return wrap if is_async else wrap_in_thread
@@ -192,7 +193,7 @@ def middleware_tool(given: BaseTool, memory: Memory, tools: Tools, options: Mapp
                 return result_of_command(memory, turn, name, answer, idempotency_key)
             return result_of(answer) if isinstance(answer, ToolMessage) else ToolResult.of(answer)
 
-        with working(turn, asyncio.get_running_loop(), name):
+        with working(turn, asyncio.get_running_loop(), name, memory.runtime(turn)):
             return await called(given, {**call, "type": "tool_call"}, result)
 
     return schema_tool(given, run, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -15,7 +16,11 @@ from windlass.errors import ConfigError, ToolError
 from windlass.messages import ToolResult, ToolResultPart, plain, thawed
 from windlass.tools import Tool
 from windlass.tools.schema_tools import SchemaTool
+from windlass.turns import Turn
 
+_FUNCTIONS = ("func", "coroutine", "_run", "_arun")
+_SCRATCHPAD = "__pregel_scratchpad"
+"""What `interrupt()` looks for, and finds in a graph only."""
 _INJECTED = ("ToolRuntime", "InjectedState", "InjectedStore")
 
 
@@ -36,7 +41,21 @@ def _tool(given: Any, options: dict[str, Any]) -> SchemaTool:
         raise ConfigError(f"the result of tool {given.name!r} ends the turn: give it to Middlewares(tools=[…])")
     if taken := _takes(given):
         raise ConfigError(f"tool {given.name!r} takes {taken} from LangGraph: give it to Middlewares(tools=[…])")
+    refuse_interrupts(given)
     return schema_tool(given, _runner(given), options)
+
+
+def refuse_interrupts(given: BaseTool) -> None:
+    """Refuse a tool that asks a person by LangGraph's own means."""
+    types = sys.modules.get("langgraph.types")
+    for name in () if types is None else _FUNCTIONS:
+        fn = getattr(given, name, None)
+        code, scope = getattr(fn, "__code__", None), getattr(fn, "__globals__", {})
+        if code is not None and any(scope.get(word) is getattr(types, "interrupt", fn) for word in code.co_names):
+            raise ConfigError(
+                f"tool {given.name!r} calls interrupt(), which only LangGraph can resume: let a gate on ToolCalling "
+                "answer Ask, or use HumanInTheLoopMiddleware"
+            )
 
 
 def schema_tool(given: BaseTool, run: Callable[..., Any], options: Mapping[str, Any]) -> SchemaTool:
@@ -50,7 +69,7 @@ def schema_tool(given: BaseTool, run: Callable[..., Any], options: Mapping[str, 
 
 def _takes(given: BaseTool) -> str | None:
     """What a tool takes that the model does not give, other than the id of the call."""
-    of_function = [getattr(given, name, None) for name in ("func", "coroutine", "_run", "_arun")]
+    of_function = [getattr(given, name, None) for name in _FUNCTIONS]
     notes = [getattr(fn, "__annotations__", {}) for fn in of_function]
     if isinstance(given.args_schema, type):
         notes.append(getattr(given.args_schema, "__annotations__", {}))
@@ -59,9 +78,14 @@ def _takes(given: BaseTool) -> str | None:
 
 
 def _runner(given: BaseTool) -> Callable[..., Any]:
-    async def run(arguments: dict[str, Any], idempotency_key: str) -> ToolResult:
+    async def run(arguments: dict[str, Any], idempotency_key: str, turn: Turn[Any]) -> ToolResult:
         call = {"name": given.name, "args": arguments, "id": idempotency_key, "type": "tool_call"}
-        return await called(given, call, _result)
+        if "langgraph.config" not in sys.modules:  # nobody has imported what would look for a runtime
+            return await called(given, call, _result)
+        from .runtimes import configured, runtime_in
+
+        with configured(turn, runtime_in(turn)):
+            return await called(given, call, _result)
 
     return run
 
@@ -72,6 +96,10 @@ async def called(given: BaseTool, call: dict[str, Any], convert: Callable[[Any],
         return convert(await given.ainvoke(call))
     except ToolException as error:
         raise ToolError(str(error)) from error
+    except KeyError as error:
+        if error.args == (_SCRATCHPAD,):
+            raise ToolError(f"tool {given.name!r} calls interrupt(), which only LangGraph can resume") from error
+        raise
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
         raise ToolError(f"the arguments of {given.name!r} are not valid: {'; '.join(problems)}") from error
