@@ -825,12 +825,13 @@ def confirm(text: str) -> str:
     return str(interrupt(text))
 
 
+WAYS = {"ask": interrupt}
+
+
 @langchain_tool
 def confirm_late(text: str) -> str:
-    """Ask a person, by a function that is imported when it runs."""
-    from langgraph.types import interrupt as ask
-
-    return str(ask(text))
+    """Ask a person, in a way that nobody sees beforehand."""
+    return str(WAYS["ask"](text))
 
 
 async def test_a_tool_that_interrupts_is_refused() -> None:
