@@ -286,6 +286,22 @@ async def test_a_hook_in_the_background_does_not_block_and_speaks_later(project:
     assert "declared and done" in project.text()
 
 
+async def test_a_message_of_a_hook_in_the_background_is_for_the_model_too(project: Project):
+    hooks = project.load(
+        on("PreToolUse", command('echo \'{"systemMessage": "the index is ready"}\'', **{"async": True}))
+    )
+
+    @tool
+    async def wait() -> str:
+        """Wait until it has ended."""
+        await until(lambda: bool(project.messages))
+        return "waited"
+
+    await project.play(hooks, calls("wait"), tools=[wait])
+    assert project.messages == ["the index is ready"]
+    assert "the index is ready" in project.text()
+
+
 async def test_a_hook_in_the_background_can_wake_the_model(project: Project):
     hooks = project.load(on("PreToolUse", command("wakes.py", asyncRewake=True, rewakeMessage="Tests:")))
 

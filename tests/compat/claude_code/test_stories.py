@@ -107,6 +107,21 @@ async def test_what_hooks_add_to_a_call_is_no_part_of_its_output(project: Projec
     assert "look at the tests" not in read(project.folder / "copy.jsonl")
 
 
+@pytest.mark.parametrize("event", ["PreToolUse", "Stop", "UserPromptSubmit"])
+async def test_a_reason_that_is_too_long_goes_to_a_file(project: Project, event: str):
+    once = "[ -e once ] || { touch once; yes refused | head -c 50000 >&2; exit 2; }"
+    result = await project.play(project.load(on(event, command(once))), calls("shell", command="ls"))
+    text = result.text if event == "UserPromptSubmit" else project.text()
+    assert len(text) < 3_000
+    assert len(read(text.split("all of them are in ")[1].split("]")[0])) > 49_000
+
+
+async def test_an_output_that_a_hook_replaces_has_no_escapes(project: Project):
+    answer = {"hookEventName": "PostToolUse", "updatedToolOutput": {"stdout": "\x1b]0;title\x07clean\x1b[2J"}}
+    hooks = project.load(on("PostToolUse", command(f"echo '{json.dumps({'hookSpecificOutput': answer})}'")))
+    assert results(await project.play(hooks, calls("shell", command="ls")))[0].text == "clean"
+
+
 async def test_an_output_that_a_hook_replaces_keeps_what_other_hooks_added(project: Project):
     settings = {**on("PreToolUse", adds("PreToolUse", "mind the tests")), **on("PostToolUse", "hides_token.js")}
     result = await project.play(project.load(settings), calls("shell", command="token=abc123"))

@@ -6,10 +6,13 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from windlass.messages import ContentPart
 from windlass.turns import Turn
 
 from .environment import data_place
+from .verdicts import Verdict
 
 LONGEST = 10_000
 """Longer texts go to a file."""
@@ -34,6 +37,24 @@ def fitted(texts: Sequence[str], turn: Turn[Any]) -> list[str]:
     while len(fitting) > 1 and turn.tokens("\n".join(fitting)) > turn.reserve:
         fitting.pop()
     return fitting
+
+
+def limited(verdict: Verdict) -> Verdict:
+    """A verdict whose reasons and messages are not too long; of longer ones the rest is in a file, too."""
+    texts = (verdict.reason, verdict.stop_reason, *verdict.blocks, *verdict.messages)
+    if all(len(text) <= LONGEST for text in texts):
+        return verdict
+    return structs.replace(
+        verdict,
+        reason=_limited(verdict.reason),
+        stop_reason=_limited(verdict.stop_reason),
+        blocks=tuple(map(_limited, verdict.blocks)),
+        messages=tuple(map(_limited, verdict.messages)),
+    )
+
+
+def _limited(text: str) -> str:
+    return text if len(text) <= LONGEST else _preview(text, PREVIEW)
 
 
 def _preview(text: str, length: int) -> str:

@@ -31,7 +31,7 @@ from windlass.records import Asked, Compacted, Injected, SessionEnded
 from windlass.turns import Turn
 
 from .aliases import Aliases, CallView, ToolAlias, parameters_of
-from .contexts import fitted, is_of, without
+from .contexts import fitted, is_of, limited, without
 from .engine import Engine, Firing, note_of
 from .environment import ENV_FILE_EVENTS
 from .handlers import HookRun, Payload
@@ -160,7 +160,8 @@ class Bridge:
             _begin(state.transcript(agent))
         about = {"agent_id": agent, "agent_type": turn.agent, **fields} if agent else fields
         payload = self._payload(event, about, state, agent)
-        verdict = await self.engine.fire(Firing(event, value, payload, subject, seconds), turn if live else None)
+        found = await self.engine.fire(Firing(event, value, payload, subject, seconds), turn if live else None)
+        verdict = limited(found)
         self._tell(verdict, turn if live else None)
         return verdict
 
@@ -209,7 +210,7 @@ class Bridge:
         state = self._sessions.named(payload.session)
         if state is None:
             return
-        state.pending += run.answer.context
+        state.pending += (*run.answer.context, *filter(None, [run.answer.message]))
         if run.handler.rewakes and run.output is not None and run.output.exit == 2:
             text = plain_text(run.output.stderr or run.output.stdout).strip()
             heading = run.handler.rewake_message
@@ -412,7 +413,7 @@ class Bridge:
                 log.warning("%s: the updatedToolOutput does not have the shape of the output of %s", name, view.tool)
             else:
                 beside = [part for part in event.result.content if is_of(part, self._name)]
-                changed = event.result.replace(content=(TextPart(text), *beside))
+                changed = event.result.replace(content=(TextPart(plain_text(text)), *beside))
         texts = [*verdict.blocks, *verdict.context]
         return _says(_halt(verdict), self._context(texts, turn, beside=True), changed)
 
