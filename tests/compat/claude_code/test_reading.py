@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from windlass.compat.claude_code.answers import Output, declared_async, parse_stdout, read_answer, read_verdict
 from windlass.compat.claude_code.doctor import examine
 from windlass.compat.claude_code.matchers import MatcherError, Subject, compile_matcher, condition_holds, matches
 from windlass.compat.claude_code.protocol import EVENTS
 from windlass.compat.claude_code.settings import NotSettings, Source, read_settings, settings_of
-from windlass.compat.claude_code.sources import Found
+from windlass.compat.claude_code.sources import Found, Places, find_hooks
 
 CAMPAIGN = 10_000 if os.environ.get("WINDLASS_CAMPAIGN") else 150
 """So many cases each fuzz test tries; `make campaign` sets the variable."""
@@ -237,6 +238,62 @@ def test_a_mistake_spoils_its_entry_and_no_other(hooks: Any, handlers: int, prob
 def test_a_file_that_is_none_is_refused(content: bytes):
     with pytest.raises(NotSettings):
         read_settings(content, SOURCE)
+
+
+# ---------------------------------------------------------------- many settings
+
+
+def told(text: str) -> dict[str, Any]:
+    return {"hooks": {"Stop": [{"hooks": [{"type": "command", "command": text}]}]}}
+
+
+def commands_of_all(folder: Path, **levels: dict[str, Any]) -> list[str]:
+    """The commands that may run with the settings of the organisation, the project, the person in it, and the user."""
+    files = {
+        "managed": "managed/managed-settings.json",
+        "local": "project/.claude/settings.local.json",
+        "project": "project/.claude/settings.json",
+        "user": "user/settings.json",
+    }
+    for level, name in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({**told(level), **levels.get(level, {})}))
+    plugins = {"a@m": folder / "plugins" / "a", "b@m": folder / "plugins" / "b"}
+    for plugin in plugins.values():
+        (plugin / "hooks").mkdir(parents=True, exist_ok=True)
+        (plugin / "hooks" / "hooks.json").write_text(json.dumps(told(f"plugin {plugin.name}")))
+    (folder / "user" / "plugins").mkdir(exist_ok=True)
+    installed = {"plugins": {name: [{"installPath": str(path)}] for name, path in plugins.items()}}
+    (folder / "user" / "plugins" / "installed_plugins.json").write_text(json.dumps(installed))
+    places = structs.replace(
+        Places.of(folder / "project", user=folder / "user", named=[told("named")]), managed=folder / "managed"
+    )
+    return [handler.command for handler in find_hooks(places, trusts=True).handlers]
+
+
+A, B = {"enabledPlugins": {"a@m": True}}, {"enabledPlugins": {"b@m": True}}
+OWN = ["managed", "named", "local", "project", "user"]
+
+
+@pytest.mark.parametrize(
+    ("levels", "commands"),
+    [
+        ({}, OWN),
+        ({"managed": A, "user": B}, [*OWN, "plugin a", "plugin b"]),
+        ({"user": {"disableAllHooks": True}}, ["managed"]),
+        ({"user": {"disableAllHooks": True}, "project": {"disableAllHooks": False}}, OWN),
+        ({"local": {"disableAllHooks": True}, "project": {"disableAllHooks": False}}, ["managed"]),
+        ({"managed": {"allowManagedHooksOnly": True}, "user": B}, ["managed"]),
+        ({"managed": {"allowManagedHooksOnly": True, **A}, "user": B}, ["managed", "plugin a"]),
+        ({"project": {"allowManagedHooksOnly": True}}, OWN),
+        ({"project": {"enabledPlugins": {"a@m": False}}, "user": A}, OWN),
+    ],
+)
+def test_hooks_of_all_levels_are_joined_and_switches_count_from_the_top(
+    tmp_path: Path, levels: dict[str, Any], commands: list[str]
+):
+    assert commands_of_all(tmp_path, **levels) == commands
 
 
 # ---------------------------------------------------------------- whatever comes

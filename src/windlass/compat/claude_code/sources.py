@@ -111,11 +111,11 @@ class _Finder:
         named = [*self._named()]
         managed, own, user = self._unnamed() if places.found else ([], [], [])
         levels = [*managed, *named, *own, *user]
-        plugins = [*self._plugins(levels)]
         only_managed = any(one.managed_only for one in managed)
+        plugins = [*self._plugins(managed if only_managed else levels, () if only_managed else places.plugins)]
         disabled = next((one.disabled for one in levels if one.disabled is not None and one not in managed), False)
         disabled = disabled or any(one.disabled for one in managed)
-        used = managed if only_managed or disabled else [*levels, *plugins]
+        used = managed if disabled else [*(managed if only_managed else levels), *plugins]
         problems = [problem for one in [*levels, *plugins] for problem in one.problems]
         return Found(
             tuple([handler for one in used for handler in one.handlers]),
@@ -187,21 +187,21 @@ class _Finder:
 
     # ------------------------------------------------------------ plugins
 
-    def _plugins(self, levels: Iterable[Settings]) -> Iterator[Settings]:
+    def _plugins(self, levels: Iterable[Settings], folders: Iterable[Path]) -> Iterator[Settings]:
         enabled: dict[str, bool] = {}
         options: dict[str, dict[str, str]] = {}
         for settings in reversed([*levels]):
             enabled |= settings.plugins
             for name, given in settings.options.items():
                 options.setdefault(name, {}).update(given)
-        folders = {name: path for name, path in self._installed().items() if enabled.get(name)}
+        installed = {name: path for name, path in self._installed().items() if enabled.get(name)}
         for name in enabled:
-            if enabled[name] and name not in folders:
+            if enabled[name] and name not in installed:
                 self._problems.append(
                     Problem(name, "enabledPlugins", "this plugin is not installed", "name its folder with plugins=[…]")
                 )
-        named = {path.name: path for path in self._places.plugins}
-        for name, path in [*named.items(), *folders.items()]:
+        named = {path.name: path for path in folders}
+        for name, path in [*named.items(), *installed.items()]:
             yield from self._plugin(name.partition("@")[0], path, options.get(name, {}))
 
     def _installed(self) -> dict[str, Path]:
