@@ -33,6 +33,7 @@ from langchain.agents.middleware import (
     wrap_model_call,
     wrap_tool_call,
 )
+from langchain.agents.middleware.types import ModelResponse
 from langchain.tools import ToolRuntime
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, SystemMessage, ToolMessage, trim_messages
 from langchain_core.tools import ToolException, tool
@@ -89,6 +90,14 @@ class Ctx:
 
     user_role: str
     user_name: str = "Ann"
+
+
+def two_calls() -> AIMessage:
+    """A reply that calls a tool twice."""
+    calls: list[Any] = [
+        {"name": "look", "args": {"name": name}, "id": f"call_{name}", "type": "tool_call"} for name in "xy"
+    ]
+    return AIMessage("", tool_calls=calls)
 
 
 @case()
@@ -1168,6 +1177,304 @@ def tool_error_mw() -> Setup:
         middlewares=[ToolErrorMiddleware(lambda e, r: "oops")],
         turns=["a"],
     )
+
+
+@case()
+def mixed_results() -> Setup:
+    @after_model
+    def m(state, runtime):
+        last = state["messages"][-1]
+        if last.tool_calls:
+            return {"messages": [ToolMessage("given", tool_call_id=last.tool_calls[0]["id"], name="look")]}
+        return None
+
+    return Setup([m], Script(two_calls(), AIMessage("ok")), tools=[look])
+
+
+@case()
+def reply_without_calls() -> Setup:
+    @after_model
+    def m(state, runtime):
+        last = state["messages"][-1]
+        if last.tool_calls:
+            return {"messages": [AIMessage("no tools today", id=last.id)]}
+        return None
+
+    return Setup([m], Script(two_calls(), AIMessage("next")), tools=[look], turns=["a", "b"])
+
+
+@case()
+def command_from_node() -> Setup:
+    class S(AgentState):
+        n: NotRequired[int]
+
+    class M(AgentMiddleware):
+        state_schema = S
+
+        def before_model(self, state, runtime):
+            return Command(update={"n": 3, "messages": [HumanMessage("cmd")]})
+
+    return Setup([M()], Script(AIMessage("ok")))
+
+
+@case()
+def twice() -> Setup:
+    @wrap_model_call
+    async def m(request, handler):
+        await handler(request)
+        return await handler(request)
+
+    return Setup([m], Script(AIMessage("one"), AIMessage("two"), AIMessage("3"), AIMessage("4")), turns=["a", "b"])
+
+
+@case()
+def tuple_and_str() -> Setup:
+    @before_model
+    def m(state, runtime):
+        if len(state["messages"]) == 1:
+            return {"messages": [("user", "tuple"), {"role": "assistant", "content": "dict"}, "string"]}
+        return None
+
+    return Setup([m], Script(AIMessage("ok"), AIMessage("b")), turns=["a", "b"])
+
+
+@case()
+def single_message() -> Setup:
+    @before_model
+    def m(state, runtime):
+        if len(state["messages"]) == 1:
+            return {"messages": HumanMessage("one")}
+        return None
+
+    return Setup([m], Script(AIMessage("ok")))
+
+
+@case()
+def async_all() -> Setup:
+    class S(AgentState):
+        log: Annotated[list[str], operator.add]
+
+    class M(AgentMiddleware):
+        state_schema = S
+
+        async def abefore_agent(self, state, runtime):
+            return {"log": ["ba"]}
+
+        async def abefore_model(self, state, runtime):
+            return {"log": ["bm"]}
+
+        async def aafter_model(self, state, runtime):
+            return {"log": ["am"]}
+
+        async def aafter_agent(self, state, runtime):
+            return {"log": ["aa"]}
+
+        async def awrap_model_call(self, request, handler):
+            return await handler(request)
+
+        async def awrap_tool_call(self, request, handler):
+            return await handler(request)
+
+    return Setup([M()], Script(two_calls(), AIMessage("ok")), tools=[look])
+
+
+@case()
+def before_agent_jump_model() -> Setup:
+    class S(AgentState):
+        log: Annotated[list[str], operator.add]
+
+    class M(AgentMiddleware):
+        state_schema = S
+
+        @hook_config(can_jump_to=["model"])
+        def before_agent(self, state, runtime):
+            return {"jump_to": "model", "log": ["1"]}
+
+    class N(AgentMiddleware):
+        state_schema = S
+
+        def before_agent(self, state, runtime):
+            return {"log": ["2"]}
+
+        def before_model(self, state, runtime):
+            return {"log": ["bm"]}
+
+    return Setup([M(), N()], Script(AIMessage("ok")))
+
+
+@case()
+def before_model_jump_tools() -> Setup:
+    @before_model(can_jump_to=["tools"])
+    def m(state, runtime):
+        if len(state["messages"]) == 1:
+            return {"jump_to": "tools", "messages": [call("look", name="q")]}
+        return None
+
+    return Setup([m], Script(AIMessage("ok"), AIMessage("two")), tools=[look], turns=["a", "b"])
+
+
+@case()
+def after_model_two_jumps() -> Setup:
+    class S(AgentState):
+        log: Annotated[list[str], operator.add]
+
+    class M(AgentMiddleware):
+        state_schema = S
+
+        @hook_config(can_jump_to=["end"])
+        def after_model(self, state, runtime):
+            return {"log": ["first in list"]}
+
+    class N(AgentMiddleware):
+        state_schema = S
+
+        @hook_config(can_jump_to=["end"])
+        def after_model(self, state, runtime):
+            return {"jump_to": "end", "log": ["jumps"]}
+
+        def after_agent(self, state, runtime):
+            return {"log": ["after agent"]}
+
+    return Setup([M(), N()], Script(AIMessage("ok")), tools=[look])
+
+
+@case()
+def remove_pair() -> Setup:
+    @before_model
+    def m(state, runtime):
+        tools = [x for x in state["messages"] if x.type == "tool"]
+        if len(tools) > 1:
+            first = tools[0]
+            ai = next(x for x in state["messages"] if x.type == "ai" and x.tool_calls)
+            return {"messages": [RemoveMessage(id=first.id), RemoveMessage(id=ai.id)]}
+        return None
+
+    return Setup(
+        [m],
+        Script(call("look", name="1"), call("look", name="2"), call("look", name="3"), AIMessage("ok"), AIMessage("b")),
+        tools=[look],
+        turns=["a", "b"],
+    )
+
+
+@case()
+def edit_tool_result() -> Setup:
+    @before_model
+    def m(state, runtime):
+        out = [
+            ToolMessage(x.content + "!", tool_call_id=x.tool_call_id, id=x.id, name=x.name)
+            for x in state["messages"]
+            if x.type == "tool" and not x.content.endswith("!")
+        ]
+        return {"messages": out} if out else None
+
+    return Setup(
+        [m],
+        Script(two_calls(), call("look", name="z"), AIMessage("ok"), AIMessage("b")),
+        tools=[look],
+        turns=["a", "b"],
+    )
+
+
+@case()
+def wrap_drops_tool_messages() -> Setup:
+    @wrap_model_call
+    async def m(request, handler):
+        return await handler(
+            request.override(
+                messages=[x for x in request.messages if x.type != "tool" and not getattr(x, "tool_calls", None)]
+            )
+        )
+
+    return Setup([m], Script(two_calls(), AIMessage("ok")), tools=[look])
+
+
+@case()
+def wrap_returns_two_calls() -> Setup:
+    @wrap_model_call
+    async def m(request, handler):
+        r = await handler(request)
+        return ModelResponse(result=[*r.result, HumanMessage("also")])
+
+    return Setup([m], Script(AIMessage("ok"), AIMessage("b")), turns=["a", "b"])
+
+
+@case()
+def two_summaries() -> Setup:
+    return Setup(
+        [
+            SummarizationMiddleware(
+                Script(*[AIMessage(f"S{i}") for i in range(5)]), trigger=("messages", 5), keep=("messages", 2)
+            )
+        ],
+        Script(*[x for i in range(5) for x in (call("look", name=str(i)), AIMessage(f"r{i}"))]),
+        tools=[look],
+        turns=list("abcde"),
+    )
+
+
+@case()
+def limits_and_pii() -> Setup:
+    return Setup(
+        [
+            PIIMiddleware("email", apply_to_output=True),
+            PIIMiddleware("ip", strategy="mask", apply_to_tool_results=True),
+            ToolCallLimitMiddleware(thread_limit=2),
+            ModelCallLimitMiddleware(thread_limit=4),
+            SummarizationMiddleware(
+                Script(*[AIMessage(f"S{i}") for i in range(5)]), trigger=("messages", 6), keep=("messages", 3)
+            ),
+        ],
+        Script(
+            two_calls(), AIMessage("mail a@b.org"), call("look", name="1.2.3.4"), AIMessage("ok"), AIMessage("never")
+        ),
+        tools=[look],
+        turns=["I am 10.0.0.1 c@d.org", "b", "c"],
+    )
+
+
+@case()
+def human_edit_first() -> Setup:
+    @before_agent
+    def m(state, runtime):
+        first = state["messages"][0]
+        return {"messages": [HumanMessage("rewritten", id=first.id)]}
+
+    return Setup([m], Script(two_calls(), AIMessage("ok"), AIMessage("b")), tools=[look], turns=["a", "b"])
+
+
+@case()
+def dyn_tool_override_tool() -> Setup:
+    @tool
+    def better(name: str) -> str:
+        """Better."""
+        return f"better {name}"
+
+    @wrap_tool_call
+    async def m(request, handler):
+        return await handler(request.override(tool=better))
+
+    return Setup([m], Script(call("look", name="x"), AIMessage("ok")), tools=[look, better])
+
+
+@case("texts", "failed")
+def error_in_after_agent() -> Setup:
+    """The turn is over by then: it is not failed, but its text is withheld."""
+
+    @after_agent
+    def m(state, runtime):
+        raise ValueError("x")
+
+    return Setup([m], Script(AIMessage("ok")))
+
+
+@case()
+def empty_tools_model() -> Setup:
+    @wrap_model_call
+    async def m(request, handler):
+        return await handler(request.override(tools=[]))
+
+    return Setup([m], Script(AIMessage("ok")), tools=[look])
 
 
 @pytest.mark.parametrize("name", CASES)
