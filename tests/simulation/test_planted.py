@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +14,10 @@ from windlass.testing import Faults, Simulation, SimulationFailed, SimulationRep
 
 sys.path.insert(0, str(Path(__file__).parent))
 planted = import_module("planted")
+agents = import_module("agents")
 sys.path.pop(0)
+
+SEEDS = 1000 if os.environ.get("WINDLASS_CAMPAIGN") else 40
 
 BUGS: dict[str, tuple[Simulation, str, int]] = {
     "an unsafe tool that says it is pure": (
@@ -89,6 +93,12 @@ def test_an_agent_without_a_bug_is_not_accused() -> None:
     assert report.failures == ()
     assert report.crashes > 20
     assert report.twice == 3
+
+
+@pytest.mark.parametrize("name", agents.ALL)
+def test_agents_as_users_write_them_hold_in_every_session(name: str) -> None:
+    report = agents.ALL[name].run(seeds=SEEDS)
+    assert report.never_ran == ()
 
 
 def test_the_real_time_is_named_with_its_line() -> None:
