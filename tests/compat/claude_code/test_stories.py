@@ -240,6 +240,32 @@ async def test_a_session_loads_context_and_variables(project: Project):
     assert result.steps[0].results[0].text == "test, hello  there\nown tool"
 
 
+async def test_variables_belong_to_a_session_of_a_project_and_stay_when_it_is_resumed(project: Project, tmp_path: Any):
+    """Hooks that set them at the start alone are not asked again."""
+    store = f"sqlite:///{tmp_path / 'a.db'}"
+    hooks = on("SessionStart", "sets_variables.sh", matcher="startup")
+
+    async def colour(folder: Path, session: str) -> str:
+        made = ClaudeCodeHooks.load(folder, trust=True)
+        model = ScriptedModel(calls("shell", command='echo "<$PROJECT_COLOUR>"'), says("Done."))
+        agent = Agent(model, capabilities=[Workspace(folder, isolation="none"), made], store=store)
+        async with agent:
+            result = await agent.run("Go.", session=session)
+            while isinstance(result.outcome, Suspended):
+                result = await agent.resume(session, answers={one.id: Approve() for one in result.waiting_for})
+        return str(results(result)[0].text)
+
+    project.write({"hooks": hooks})
+    other = tmp_path / "other"
+    other.mkdir()
+    named = {"hooks": on("SessionStart", "true")}
+    (other / ".claude").mkdir()
+    (other / ".claude" / "settings.json").write_text(json.dumps(named))
+    assert [await colour(project.folder, "s1") for _ in range(2)] == ["<dark blue>"] * 2
+    store = f"sqlite:///{tmp_path / 'b.db'}"
+    assert await colour(other, "s1") == "<>"
+
+
 async def test_prompts_get_context_or_are_blocked(project: Project):
     hooks = project.load(on("UserPromptSubmit", "prompt_context.py", "skill_hint.js"))
     await project.play(hooks, message="Deploy it -u")

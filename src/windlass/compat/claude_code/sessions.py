@@ -62,9 +62,10 @@ class SessionState:
 
     @property
     def env_file(self) -> str:
-        """The file into which hooks write variables for later commands. It is made on first use."""
+        """The file into which hooks write variables for later commands. It is made on first use, and stays for the
+        process that resumes the session."""
         if self._env_path is None:
-            self._env_path = data_place("env") / f"{self.name}.sh"
+            self._env_path = self.folder / f"{self.name}.env.sh"
             self._env_path.touch(mode=0o600)
         return str(self._env_path)
 
@@ -123,9 +124,8 @@ class SessionStates:
         return [state for state in self._known.values() if state.started]
 
     def forget_all(self) -> None:
-        """Forget all sessions."""
-        while self._known:
-            self._known.popitem()[1].forget_files()
+        """Forget all sessions, which another process may resume."""
+        self._known.clear()
 
     def forget(self, session: str) -> None:
         """Forget a session that is over."""
