@@ -53,6 +53,7 @@ from windlass.testing.simulation.batches import play, simulating
 
 sys.path.insert(0, str(Path(__file__).parent))
 import planted
+import remembering
 
 sys.path.pop(0)
 
@@ -157,6 +158,14 @@ def test_variables_of_a_module_are_memory_of_the_process_or_of_the_world_if_an_i
     assert report.crashes > 5
     assert planted.table == {}
     assert not planted.at_a_time.locked()
+
+
+def test_nothing_that_a_module_remembers_outlives_a_process() -> None:
+    simulation = Simulation(remembering.build)
+    assert simulation.logs(range(40)) == simulation.logs(range(40))
+    assert simulation.run(seeds=40).crashes > 2
+    known = [remembering.nested, remembering.lazy, remembering.Single.made, vars(remembering.settings)]
+    assert known == [{"a": [1, {2}]}, None, [], {"number": 3}]
 
 
 def test_people_answer_in_any_order() -> None:

@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
+from functools import partial
 from random import Random
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -22,6 +23,7 @@ LARGEST = 10_000
 """Containers with more members are tables that nobody changes."""
 
 _CODE = (ModuleType, type, FunctionType, BuiltinFunctionType)
+_DATA = (type(None), bool, int, float, str, bytes, tuple, frozenset, dict, list, set, deque, itertools.count)
 _CACHE = type(functools.lru_cache(lambda: None))
 
 
@@ -91,19 +93,19 @@ _Made = tuple[Callable[[], bool], Callable[[], None]]
 
 def _look_at(value: Any) -> tuple[_Made | None, list[Any]]:
     """How a value changes, if it can, and what is inside."""
-    if isinstance(value, dict | list | set | deque | bytearray):
+    if _is(value, dict | list | set | deque | bytearray):
         if len(value) > LARGEST:
             return None, []
-        return _container(value), list(value.values() if isinstance(value, dict) else value)
-    if isinstance(value, Random):
+        return _container(value), list(value.values() if _is(value, dict) else value)
+    if _is(value, Random):
         state = value.getstate()
         return (lambda: value.getstate() != state, lambda: value.setstate(state)), []
-    if isinstance(value, _CACHE):
+    if _is(value, _CACHE):
         filled = value.cache_info()
         return (lambda: value.cache_info() != filled, value.cache_clear), [value.__wrapped__]
-    if isinstance(value, FunctionType):
+    if _is(value, FunctionType):
         return (None, _kept_by(value)) if _is_own(value.__code__.co_filename) else (None, [])
-    if isinstance(value, Tool):
+    if _is(value, Tool):
         return None, [value.fn]
     if _has_memory(value):
         names = vars(value)
@@ -113,7 +115,7 @@ def _look_at(value: Any) -> tuple[_Made | None, list[Any]]:
 
 def _kept_by(function: FunctionType) -> list[Any]:
     """What a function keeps between its calls."""
-    kept = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *vars(function).values()]
+    kept = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), vars(function)]
     for cell in function.__closure__ or ():
         try:
             kept.append(cell.cell_contents)
@@ -124,9 +126,9 @@ def _kept_by(function: FunctionType) -> list[Any]:
 
 def _has_memory(value: Any) -> bool:
     """Whether this is a class of the user, an object of one, or a lock or queue of asyncio."""
-    is_class = isinstance(value, type)
+    is_class = _is(value, type)
     module: Any = (value if is_class else type(value)).__module__
-    if not isinstance(module, str):
+    if not _is(module, str):
         return False
     own = _is_own(getattr(sys.modules.get(module), "__file__", None))
     return own if is_class else (own or module.startswith("asyncio.")) and hasattr(value, "__dict__")
@@ -137,7 +139,7 @@ def _has_memory(value: Any) -> bool:
 
 def _container(value: Any) -> _Made:
     saved: Any
-    if isinstance(value, dict):
+    if _is(value, dict):
         saved = dict(value)
 
         def changed() -> bool:
@@ -150,7 +152,7 @@ def _container(value: Any) -> _Made:
             value.clear()
             value.update(saved)
 
-    elif isinstance(value, set):
+    elif _is(value, set):
         saved = set(value)
 
         def changed() -> bool:
@@ -177,22 +179,29 @@ def _names(namespace: dict[str, Any], wanted: Callable[[str], bool], *, of_world
     """The names of a module. A counter of itertools is copied: it has no way back."""
 
     def values() -> dict[str, Any]:
-        return {n: v for n, v in namespace.items() if not n.startswith("__") and wanted(n) and not isinstance(v, _CODE)}
+        return {n: v for n, v in namespace.items() if not n.startswith("__") and wanted(n) and not _is(v, _CODE)}
 
     return _Place(of_world, *_named(values, namespace.__setitem__, namespace.__delitem__))
 
 
 def _attributes(owner: Any) -> _Made:
-    """The attributes of an object or a class."""
+    """The attributes of an object; of a class only data, since frameworks add descriptors of their own to it."""
+    names = vars(owner)
+    if not _is(owner, type):
+        return _named(
+            lambda: {n: v for n, v in names.items() if not n.startswith("__")}, names.__setitem__, names.__delitem__
+        )
+    known = {name for name, value in names.items() if _is(value, _DATA)}
 
     def values() -> dict[str, Any]:
-        return {n: v for n, v in vars(owner).items() if not n.startswith("__") and not callable(v)}
+        mine = {n: v for n, v in vars(owner).items() if n in known or _is(v, _DATA)}
+        return {n: v for n, v in mine.items() if not n.startswith("__")}
 
-    return _named(values, lambda n, v: setattr(owner, n, v), lambda n: delattr(owner, n))
+    return _named(values, partial(type.__setattr__, owner), partial(type.__delattr__, owner))
 
 
 def _named(values: Callable[[], dict[str, Any]], put: Callable[[str, Any], Any], drop: Callable[[str], Any]) -> _Made:
-    saved = {name: copy(value) if isinstance(value, itertools.count) else value for name, value in values().items()}
+    saved = {name: copy(value) if _is(value, itertools.count) else value for name, value in values().items()}
 
     def changed() -> bool:
         now = values()
@@ -204,13 +213,18 @@ def _named(values: Callable[[], dict[str, Any]], put: Callable[[str, Any], Any],
             drop(name)
         for name, value in saved.items():
             if name not in now or _differs(now[name], value):
-                put(name, copy(value) if isinstance(value, itertools.count) else value)
+                put(name, copy(value) if _is(value, itertools.count) else value)
 
     return changed, reset
 
 
 def _differs(now: Any, saved: Any) -> bool:
-    return repr(now) != repr(saved) if isinstance(saved, itertools.count) else now is not saved
+    return repr(now) != repr(saved) if _is(saved, itertools.count) else now is not saved
+
+
+def _is(value: Any, kinds: Any) -> bool:
+    """Like isinstance, without asking the value: a lazy proxy may raise."""
+    return issubclass(type(value), kinds)
 
 
 def _is_not(one: Any, other: Any) -> bool:
@@ -222,16 +236,16 @@ def _is_not(one: Any, other: Any) -> bool:
 
 def _is_own(file: Any) -> bool:
     """Whether a file belongs to the user: not to Windlass, Python or an installed package."""
-    return isinstance(file, str) and is_users(file) and not is_library(file)
+    return _is(file, str) and is_users(file) and not is_library(file)
 
 
 def _functions(values: Iterable[Any]) -> list[FunctionType]:
-    return [value for value in values if isinstance(value, FunctionType)]
+    return [value for value in values if _is(value, FunctionType)]
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
     """The global names that code uses."""
     yield from code.co_names
     for constant in code.co_consts:
-        if isinstance(constant, CodeType):
+        if _is(constant, CodeType):
             yield from _names_in(constant)
