@@ -104,7 +104,11 @@ async def test_what_hooks_add_to_a_call_is_no_part_of_its_output(project: Projec
     assert project.seen("PostToolUse")[0]["tool_response"]["stdout"] == "ran make"
     assert project.seen("PostToolUseFailure")[0]["error"] == "Exit code 1\nit broke"
     assert project.seen("PostToolBatch")[0]["tool_calls"][0]["tool_response"] == "ran make"
-    assert "look at the tests" not in read(project.folder / "copy.jsonl")
+    lines = [json.loads(line) for line in read(project.folder / "copy.jsonl").splitlines()]
+    shown = [line["message"]["content"][0] for line in lines if line["type"] == "user"][1:]
+    assert [(one["content"], one.get("is_error", False)) for one in shown] == [
+        ("ran make", False), ("Exit code 1\nit broke", True)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("event", ["PreToolUse", "Stop", "UserPromptSubmit"])

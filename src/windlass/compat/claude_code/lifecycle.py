@@ -398,7 +398,7 @@ class Bridge:
             await self._follow(event.result, turn)
         call = _call(view, event.call.id)
         own = self._own(event.result)
-        failure = failure_of(view, own)
+        failure = failure_of(view.tool, own)
         if failure is None:
             name, fields = "PostToolUse", {**call, "tool_response": response_of(view, own)}
         else:

@@ -6,21 +6,21 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from windlass.messages import TextPart, ToolResult
+from windlass.messages import TextPart, ToolResult, ToolResultPart
 
 from .aliases import CallView
 
 _STATUS = re.compile(r"(?:^|\n)\[exit status (\d+)\]$|^\[exit status (\d+)\]\n(?=\[the output has )")
 
 
-def failure_of(view: CallView, result: ToolResult) -> str | None:
+def failure_of(tool: str, result: ToolResult | ToolResultPart) -> str | None:
     """The error of a result, as PostToolUseFailure has it; None if the call did what was asked.
 
     A command that exits with another code than 0 has failed for Claude Code.
     """
     if result.status != "ok":
         return result.text
-    found = _STATUS.search(result.text) if view.tool == "Bash" else None
+    found = _STATUS.search(result.text) if tool == "Bash" else None
     if found is None:
         return None
     return f"Exit code {found[1] or found[2]}\n{_STATUS.sub('', result.text)}".rstrip()

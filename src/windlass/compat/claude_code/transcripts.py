@@ -19,6 +19,7 @@ from windlass.turns import Turn
 from .aliases import Aliases
 from .contexts import is_of, without
 from .naming import call_id
+from .responses import failure_of
 
 _SPACE = uuid.UUID("6d1ff0a5-3c52-5d0e-9b57-1f0b86d9a9a1")
 _INLINE = 64
@@ -143,8 +144,10 @@ class Transcript:
                     blocks.append({"type": "tool_use", "id": call_id(part.id), "name": view.tool, "input": view.input})
                 case ToolResultPart():
                     own = part.replace(content=without(part.content, self._origin))
-                    result = {"type": "tool_result", "tool_use_id": call_id(part.call_id), "content": own.text}
-                    blocks.append(result if part.status == "ok" else {**result, "is_error": True})
+                    failure = failure_of(self._aliases.name_of(part.name, scene.tools.get(part.name)), own)
+                    text = own.text if failure is None else failure
+                    result = {"type": "tool_result", "tool_use_id": call_id(part.call_id), "content": text}
+                    blocks.append(result if failure is None else {**result, "is_error": True})
                 case _:
                     blocks.append({"type": type(part).__name__.removesuffix("Part").lower()})
         return blocks
