@@ -110,7 +110,13 @@ async def open_source(where: str | Store) -> Source:
     if exported is not None:
         return Source(await _imported(where, exported), Path(where).name)
     address = where if "://" in where else f"sqlite:///{where}"
-    return Source(open_store(address), where.rpartition("/")[2].rpartition("@")[2] or where)
+    return Source(open_store(address), _name(where))
+
+
+def _name(where: str) -> str:
+    """What a store is called on the page: the last part of its address, without what may be secret."""
+    plain = where.partition("?")[0] if "://" in where else where
+    return plain.rpartition("/")[2].rpartition("@")[2] or plain.partition("://")[0]
 
 
 def _exported_lines(path: Path) -> list[str] | None:
