@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,12 @@ from playwright.sync_api import expect
 from windlass.inspector.edits import edits_of
 from windlass.inspector.pipelines import mediation
 from windlass.messages import Message, ModelRequest, TextPart, ToolSpec
+from windlass.stores import SQLiteStore
+from windlass.testing import calls, says
 
+from . import shop
+from .test_pages import VIEWS as PAGES
+from .test_pipeline import VIEWS as PIPELINE
 from .test_security import ask
 
 
@@ -172,3 +178,33 @@ def test_edits_name_fields_and_tools():
     found = edits_of(before, before.replace(system="be brief", tools=[ToolSpec("pay", "new")]))
     assert [one["where"] for one in found] == ["system", "tool pay", "tool look"]
     assert found[2]["after"] is None
+
+
+def test_every_view_fits_when_it_is_zoomed_to_400_percent(inspector: Any, opened: Callable[..., Any]):
+    one = opened(inspector, viewport={"width": 320, "height": 205})
+    for place, wait in [*PAGES, *PIPELINE, ("#/pipeline/context/session/desk-8833b", ".ctx"), ("#/evals", ".empty")]:
+        page = one.go(place, wait)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
+
+
+def test_a_new_question_is_announced_in_every_view(
+    tmp_path: Path, started: Callable[..., Any], opened: Callable[..., Any]
+):
+    path = tmp_path / "asks.db"
+
+    async def run(session: str, *script: Any) -> None:
+        store = SQLiteStore(path)
+        await shop.desk(store, *script).run("Money back!", session=session)
+        await store.close()
+
+    shop.in_thread(lambda: run("first", says("hello", usage=shop.use(10, 2))))
+    page = opened(started(path)).page
+    page.wait_for_selector('.tr[data-id="first"]')
+    expect(page.locator("#store")).to_have_text("asks.db")
+    page.wait_for_function(
+        "performance.getEntriesByType('resource').some((one) => one.name.endsWith('/api/questions'))"
+    )
+    shop.in_thread(lambda: run("second", calls("refund", order="4480", amount=420, _usage=shop.use(10, 2))))
+    page.evaluate("dispatchEvent(new Event('questions'))")
+    expect(page.locator("#said")).to_have_text("A new question waits: Refund EUR 420.00 for order 4480?")
+    expect(page.locator('#tabs [data-id="approvals"] .n')).to_have_text("1")

@@ -49,8 +49,12 @@ function addBreakpoints() {
   if (location.hash.startsWith("#/breakpoints")) show();
 }
 
+let waiting = null;
 async function countQuestions() {
   const found = await get("/api/questions").catch(() => null), link = tabs.querySelector('[data-id="approvals"]');
+  const fresh = found && waiting ? found.questions.filter((one) => !waiting.has(`${one.session} ${one.asked.id}`)) : [];
+  if (fresh.length && current !== approvals) say(fresh.length > 1 ? `${fresh.length} new questions wait for an answer` : `A new question waits: ${fresh[0].asked.question}`);
+  if (found) waiting = new Set(found.questions.map((one) => `${one.session} ${one.asked.id}`));
   if (found?.inspect && OTHERS.some((one) => one.id === "breakpoints")) addBreakpoints();
   link.querySelector(".n")?.remove();
   if (found?.questions.length) link.append(h("b.n", { "aria-label": `${found.questions.length} waiting` }, found.questions.length));
