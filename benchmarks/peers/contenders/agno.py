@@ -86,6 +86,8 @@ class Agno(Contender):
         from agno.db.sqlite import AsyncSqliteDb
 
         database = AsyncSqliteDb(db_file=os.path.join(folder, "s.db"))
+        for name in ("sessions", "runs"):  # as all others, it has its tables when the clock starts
+            await database._get_table(name, create_table_if_not_found=True)
         agent = self.make(db=database, add_history_to_context=True)
 
         async def turn() -> str:
