@@ -302,6 +302,17 @@ async def memory(folder: str, count: int, group: int) -> Found:
     return found
 
 
+async def memory_alone(folder: str, count: int, group: int) -> Found:
+    """`memory` in a process of its own: what another measurement has freed would be used again, and not be seen."""
+    command = (sys.executable, __file__, "--sessions", str(count), "--folder", folder, "--memory", str(group))
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    told, _ = await process.communicate()
+    if process.returncode:
+        raise RuntimeError("the memory of sessions could not be measured")
+    found: Found = json.loads(told)
+    return found
+
+
 async def saturation(folder: str, seconds: float, most: int, *, in_memory: bool = False) -> Found:
     """Sessions without a pause between turns: how much one event loop does, and what waiting that costs."""
     found = {}
@@ -432,6 +443,9 @@ async def _soak(folder: str, seconds: float, capacity: float, count: int, load: 
 
 def main() -> int:
     options = _options()
+    if options.memory:
+        print(json.dumps(asyncio.run(memory(str(options.folder), options.sessions, options.memory))))
+        return 0
     seconds = options.seconds
     with tempfile.TemporaryDirectory(prefix="load-", dir=options.folder) as folder:
         found: Found = {}
@@ -457,8 +471,8 @@ def _jobs(
 ) -> Iterator[tuple[str, Callable[[], Coroutine[Any, Any, Found]]]]:
     """The measurements in order; the later ones need what the first ones found."""
     count, seconds = options.sessions, options.seconds
-    yield "memory", lambda: memory(tempfile.mkdtemp(dir=folder), count, GROUP)
-    yield "memory at once", lambda: memory(tempfile.mkdtemp(dir=folder), count, count)
+    yield "memory", lambda: memory_alone(tempfile.mkdtemp(dir=folder), count, GROUP)
+    yield "memory at once", lambda: memory_alone(tempfile.mkdtemp(dir=folder), count, count)
     yield "saturation", lambda: saturation(folder, seconds, count)
     yield "without a store", lambda: saturation(folder, seconds, count, in_memory=True)
     capacity = found["saturation"][str(count)]["steps_per_second"]  # of as many sessions: fewer may do more
@@ -477,6 +491,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--soak", type=float, default=5.0, help="minutes of the soak: 30 for the long one")
     parser.add_argument("--folder", type=Path, default=None, help="where the SQLite files go")
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the results go")
+    parser.add_argument("--memory", type=int, default=0, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
