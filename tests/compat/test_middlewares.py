@@ -73,7 +73,7 @@ from windlass import (
 )
 from windlass.compat.langchain import LangChainModel, Middlewares, agent_model, langchain_tools
 from windlass.errors import ConfigError, ModelError
-from windlass.records import SideReplied
+from windlass.records import SideReplied, SlotSet
 from windlass.testing import ScriptedModel, calls, crash_points, says
 
 
@@ -786,6 +786,31 @@ async def test_a_store_and_a_writer_are_there() -> None:
     item = store.get(("users",), "ann")
     assert item is not None
     assert item.value == {"seen": 1}
+
+
+async def test_all_messages_can_be_taken_away() -> None:
+    @wrap_model_call
+    async def begin(request: Any, handler: Any) -> Any:
+        return await handler(request.override(messages=[*request.messages, HumanMessage("begin")]))
+
+    @before_model
+    def forget(state: Any, runtime: Any) -> Any:
+        return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES)]}
+
+    model = ScriptedModel(says("one"), says("two"))
+    agent = Agent(model, capabilities=[Middlewares(forget, begin)])
+    await agent.run("first", session="s")
+    await agent.run("second", session="s")
+    assert [sent(model, 0), sent(model, 1)] == [["begin"], ["begin"]]
+
+
+async def test_changed_messages_are_recorded_once() -> None:
+    own = PIIMiddleware("email")
+    model = ScriptedModel(*[calls("look", name="x") for _ in range(5)], says("done"))
+    agent = Agent(model, tools=[look], capabilities=[Middlewares(own)])
+    await agent.run("I am ann@example.org " + "and so on " * 50, session="s")
+    written = [one.slot for one in await agent.store.read("s") if isinstance(one, SlotSet) and "EMAIL" in str(one)]
+    assert written == ["middlewares.messages"]
 
 
 @langchain_tool

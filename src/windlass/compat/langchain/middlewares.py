@@ -76,7 +76,7 @@ class Middlewares:
         """Register the hooks, wraps, slots and tools of the middlewares."""
         fields = Fields(self._schemas)
         memory = Memory(self.name, fields, self.store)
-        for slot in (memory.view, *fields.slots):
+        for slot in memory.slots:
             registrar.slot(slot)
         brought = {
             tool.name: tool for one in self.middlewares for tool in _tools_of(one.name, getattr(one, "tools", ()))
@@ -259,8 +259,8 @@ class _Nodes:
 
     def show(self, event: ModelCalling, turn: Turn[Any]) -> Says | None:
         """Show the model what middlewares left of the messages, or take a message of theirs as its reply."""
-        run_view = turn.get(self.memory.view)
-        if not run_view.pieces and not run_view.tools:
+        run_view = self.memory.view(turn)
+        if run_view.is_whole and not run_view.tools:
             return None
         run = Run(self.memory, turn)
         decision = None
@@ -271,7 +271,7 @@ class _Nodes:
             run.keep()
             made = reply_of_message(message)
             decision = Answer(ModelReply(made, finish="tool_calls"))
-        if not run.view.pieces:
+        if run.view.is_whole:
             return Says(decision=decision)
         messages, system = run.transcript.applied(run.view, event.request.messages)
         changes: dict[str, Any] = {"messages": messages}
@@ -357,7 +357,7 @@ class _Nodes:
 
     def answer_call(self, event: ToolCalling, turn: Turn[Any]) -> Answer | Deny | Halt | None:
         """What middlewares said of a call: a result, or that no call of the step runs."""
-        view = turn.get(self.memory.view)
+        view = self.memory.view(turn)
         if not view.of_step(_step_of(event.call.id)):
             return None
         if view.jump == "end" and not view.results:
@@ -375,14 +375,14 @@ class _Nodes:
 
     def end_with_results(self, event: StepEnding, turn: Turn[Any]) -> Halt | None:
         """A jump to the end, after the calls of the step have got the results that middlewares gave them."""
-        view = turn.get(self.memory.view)
+        view = self.memory.view(turn)
         if view.jump != "end" or not view.results or not view.of_step(event.step.number):
             return None
         return Halt(f"{view.by}: jump_to end", view.text)
 
     def go_on(self, event: Continuing, turn: Turn[Any]) -> Any:
         """A jump to the model after a reply without calls."""
-        view = turn.get(self.memory.view)
+        view = self.memory.view(turn)
         if view.jump == "model" and view.of_step(turn.state.steps):
             return Vote.REQUEST, f"{view.by}: jump_to model"
         return None
@@ -395,7 +395,7 @@ class _Nodes:
         try:
             if not isinstance(event.outcome, Completed | Stopped):
                 return None
-            view = turn.get(self.memory.view)
+            view = self.memory.view(turn)
             text = None
             if view.jump == "end" and view.of_step(turn.state.steps) and view.text is not None:
                 text = view.text

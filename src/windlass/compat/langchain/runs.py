@@ -22,7 +22,7 @@ from .checking import jumps_of, method_of
 from .fields import Fields
 from .own_model import in_thread, working
 from .runtimes import runtime_in
-from .transcripts import Entry, Transcript, View, added, reply_with_ids
+from .transcripts import Entry, Pieces, Transcript, View, added, reply_with_ids
 
 SESSIONS = 256
 """The maximum number of sessions whose converted messages are kept."""
@@ -32,13 +32,29 @@ RESTARTS = 100
 
 
 class Memory:
-    """What the middlewares of one agent share: their fields, the slot of the view, and converted messages."""
+    """What the middlewares of one agent share: their fields, the slots of the view, and converted messages."""
 
     def __init__(self, name: str, fields: Fields, store: Any) -> None:
         self.fields = fields
         self.store = store
-        self.view: Slot[View] = Slot(f"{name}.view", View, input=False, output=False, merge=_newer)
+        self._pieces: Slot[Pieces] = Slot(f"{name}.messages", Pieces, input=False, output=False, merge=_newer)
+        self._step: Slot[View] = Slot(f"{name}.view", View, input=False, output=False, merge=_newer)
+        self.slots: tuple[Slot[Any], ...] = (self._pieces, self._step, *fields.slots)
         self._converted: OrderedDict[str, list[Entry]] = OrderedDict()
+
+    def view(self, turn: Turn[Any]) -> View:
+        """What middlewares show of the messages, and what they said in the latest step."""
+        shown = turn.get(self._pieces)
+        return replace(turn.get(self._step), pieces=shown.pieces, upto=shown.upto)
+
+    def keep(self, turn: Turn[Any], view: View, was: View) -> None:
+        """Set what has changed. Messages are recorded only if they have: they may be long."""
+        shown, before = Pieces(view.pieces, view.upto), Pieces(was.pieces, was.upto)
+        if shown != before:
+            turn.set(self._pieces, shown)
+        view, was = replace(view, pieces=[], upto=0), replace(was, pieces=[], upto=0)
+        if view != was:
+            turn.set(self._step, view)
 
     def transcript(self, turn: Turn[Any], reply: ModelReply | None = None) -> Transcript:
         """The messages of the session, and the reply of a step that is not in it yet."""
@@ -65,7 +81,7 @@ class Memory:
         self.fields.release(turn.session_id)
 
 
-def _newer(old: View, new: View) -> View:
+def _newer(old: Any, new: Any) -> Any:
     return new
 
 
@@ -75,7 +91,7 @@ class Run:
     def __init__(self, memory: Memory, turn: Turn[Any], reply: ModelReply | None = None) -> None:
         self.memory = memory
         self.turn = turn
-        self.view: View = turn.get(memory.view)
+        self.view = memory.view(turn)
         self.was = self.view
         self.transcript = memory.transcript(turn, reply)
         self.messages: list[BaseMessage] = self.transcript.seen(self.view)
@@ -145,8 +161,7 @@ class Run:
             self.memory.fields.write(self.turn, self.values, self.update, whole=whole)
         if self.moved or (self._called and not self.transcript.shows(self.was, self.messages)):
             self.view = self.transcript.changed(self.view, self.messages, awaits_results=awaits_results)
-        if self.view != self.was:
-            self.turn.set(self.memory.view, self.view)
+        self.memory.keep(self.turn, self.view, self.was)
 
     def take_results(self, calls: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Take the results that middlewares answered for calls out of the messages."""

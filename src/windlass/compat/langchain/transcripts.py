@@ -39,8 +39,15 @@ from windlass.states import Step
 from .thinking import is_of_langchain, without_strange_thinking
 
 
+class Pieces(Struct):
+    """The part of a view that seldom changes and may be long, in a slot of its own."""
+
+    pieces: list[Any] = []
+    upto: int = 0
+
+
 class View(Struct):
-    """What middlewares changed in a session's messages, as it is stored in a slot. The log is never edited.
+    """What middlewares changed in a session's messages. The log is never edited.
 
     `pieces` replace the first `upto` messages of the session: a piece is a range of them, or a message of LangChain.
     `turn`, `before` and `step` say for which turn and step it was made. `results` has what middlewares answered for
@@ -57,6 +64,11 @@ class View(Struct):
     by: str = ""
     text: str | None = None
     tools: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the messages are shown as they are."""
+        return not self.pieces and not self.upto
 
     def of_step(self, step: int) -> bool:
         """Whether `results` and `jump` are about this step."""
@@ -144,7 +156,7 @@ class Transcript:
 
     def seen(self, view: View) -> list[BaseMessage]:
         """The messages that middlewares see, as copies: what they change in place has no effect."""
-        if not view.pieces:
+        if view.is_whole:
             return [_copy(one) for entry in self.entries for one in entry.shown]
         found: list[BaseMessage] = []
         for piece in [*view.pieces, [view.upto, len(self.entries)]]:
@@ -180,8 +192,9 @@ class Transcript:
         if awaits_results:
             _await_results(pieces, length)
             length += 1
-        whole = [[0, length]] if length else []
-        return replace(view, pieces=[], upto=0) if pieces == whole else replace(view, pieces=pieces, upto=length)
+        if pieces and isinstance(pieces[-1], list) and pieces[-1][1] == length:
+            length = pieces.pop()[0]  # what follows is shown as it is
+        return replace(view, pieces=pieces, upto=length)
 
     def _all(self) -> Iterable[tuple[int, int, BaseMessage]]:
         for index, entry in enumerate(self.entries):
