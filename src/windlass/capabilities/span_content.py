@@ -98,9 +98,15 @@ def _part(part: Part) -> Mapping[str, Any]:
         case ImagePart() | DocumentPart() | AudioPart() | VideoPart():
             return _media(part)
         case FilePart(id=id, media_type=media):
-            return {"type": "file", "mime_type": media, "modality": media.partition("/")[0], "file_id": id}
+            return {"type": "file", "mime_type": media, "modality": _modality(media), "file_id": id}
         case _:
             return {"type": "opaque", "vendor": part.vendor}
+
+
+def _modality(media_type: str) -> str:
+    """What kind of content it is, by its type: what is not seen or heard is a document."""
+    kind = media_type.partition("/")[0]
+    return kind if kind in ("image", "audio", "video") else "document"
 
 
 def _media(part: ImagePart | DocumentPart | AudioPart | VideoPart) -> Mapping[str, Any]:
