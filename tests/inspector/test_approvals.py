@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 import tomllib
 from collections.abc import Callable
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from windlass import Approve
+from windlass import Agent, Approve, Ask, ToolCalling, tool
 from windlass.records import Answered, ToolReturned
 from windlass.stores import SQLiteStore
+from windlass.testing import ScriptedModel, calls
 
 from . import shop
 from .test_security import ask
@@ -174,3 +176,59 @@ def test_the_ledger_says_what_a_kill_would_mean(inspector: Any, opened: Callable
     page.keyboard.press("End")
     page.wait_for_selector(".ledger")
     assert "still waits for an answer" in page.locator(".ledger").inner_text()
+
+
+@pytest.fixture
+def odd(tmp_path: Path, own: Path, started: Callable[..., Any]) -> Any:
+    """Questions that are hard to show: one nested deeply, a long one, and one whose log is damaged."""
+    path = tmp_path / "odd.db"
+
+    async def record() -> None:
+        store = SQLiteStore(path)
+        for name, value in (("deep", _nested(850)), ("long", "x" * 60_000), ("sound", 500), ("broken", 500)):
+            agent: Agent[Any, Any] = Agent(ScriptedModel(calls("take", what=value)), tools=[take], store=store)
+            agent.gate(ToolCalling, name="asks")(lambda event: Ask("May I?"))
+            await agent.run(f"Take the {name} one.", session=name)
+        await store.close()
+
+    shop.in_thread(record)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE batches SET data = x'00' WHERE session = (SELECT number FROM sessions WHERE id = 'broken')")
+    return started(path, "--control")
+
+
+@tool
+def take(what: Any) -> str:
+    """Take it."""
+    return "taken"
+
+
+def _nested(depth: int) -> Any:
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def _nested_json(depth: int) -> str:
+    return "[" * (depth + 1) + "]" * (depth + 1)
+
+
+def test_a_question_that_cannot_be_shown_stops_no_other_one(odd: Any, opened: Callable[..., Any]):
+    page = opened(odd).go("#/approvals", ".askitem")
+    names = page.locator(".askitem code").all_inner_texts()
+    assert set(names) == {"deep", "long", "sound"}
+    assert "logs are damaged are not shown: broken" in page.locator("main").inner_text()
+    page.locator(".askitem", has_text="long").click()
+    page.wait_for_selector("text=This is too long to show whole")
+    assert page.locator(".acts .btn").count() == 0
+    page.locator(".askitem", has_text="deep").click()
+    page.wait_for_selector(".askbox:has-text('the deep one')")
+    cut = page.get_by_text("This is too long to show whole").count()
+    assert cut or _nested_json(850) in page.locator(".askbox .fields").inner_text()
+    assert bool(cut) != bool(page.locator(".acts .btn").count())
+    page.locator(".askitem", has_text="sound").click()
+    page.keyboard.press("a")
+    page.wait_for_selector(".askbox .verdict:has-text('Approve')")
+    assert ask(odd, "/api/answers?tool=take")[0] == 200
+    assert ask(odd, "/api/rules?rule=take")[0] == 200

@@ -57,6 +57,8 @@ def test_any_log_can_be_summed_up(log: Any):
         (None, "pay", "always"), ("pay", "pay", "always"), ("pay", "payment", "no"), ("pay*", "payment", "always"),
         ("pay(to=*)", "pay", "maybe"), ("pay(to=*)", "look", "no"), ("look or pay", "pay", "always"),
         ("/^p/", "pay", "always"), ("/^p/", "look", "no"), ("is_risky()", "pay", "maybe"), ("/(/", "pay", "maybe"),
+        ("/(a+)+$/", "a" * 60 + "!", "maybe"), ("/a*a*a*a*a*b/", "a" * 300, "maybe"),
+        ("/^(read|list)_/", "list_x", "always"),
     ],
 )  # fmt: skip
 def test_a_stored_matcher_says_which_tools_a_gate_sees(matcher: str | None, tool: str, expected: str):

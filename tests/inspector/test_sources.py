@@ -13,15 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windlass import Agent, tool
 from windlass.errors import SessionUnknown
 from windlass.evals import EvalRun
 from windlass.inspector.digests import digest
 from windlass.inspector.score import Score
 from windlass.inspector.sessions import head, turn_view
-from windlass.inspector.sources import open_source
+from windlass.inspector.sources import is_live, open_source
+from windlass.logs import SessionInfo
 from windlass.records import KINDS
 from windlass.server.json import to_json
-from windlass.stores import SQLiteStore
+from windlass.stores import MemoryStore, SQLiteStore
+from windlass.testing import ScriptedModel, calls, says
 from windlass.testing.strategies import records
 from windlass.transfer import export_session
 
@@ -81,9 +84,6 @@ async def test_exported_sessions_can_be_opened_from_one_file(
 
 
 async def test_a_session_that_was_erased_is_gone_from_the_page(tmp_path: Path):
-    from windlass import Agent
-    from windlass.testing import ScriptedModel, says
-
     source = await open_source(f"sqlite:///{tmp_path / 'a.db'}")
     await Agent(ScriptedModel(says("x")), store=source.store).run("hello", session="s")
     assert (await source.log("s")).score.turns
@@ -91,6 +91,32 @@ async def test_a_session_that_was_erased_is_gone_from_the_page(tmp_path: Path):
     with pytest.raises(SessionUnknown):
         await source.log("s")
     await source.store.close()
+
+
+async def test_the_name_of_a_store_holds_no_password():
+    for address, name in (
+        ("postgresql://ann:secret@db.example/agents?password=secret", "agents"),
+        ("postgresql://ann:secret@db.example", "db.example"),
+    ):
+        source = await open_source(address)
+        assert source.name == name
+        await source.close()
+
+
+async def test_a_sub_agent_of_a_session_with_a_slash_is_live_with_it():
+    store, child = MemoryStore(), "team/42//1/1"
+    seen: list[bool] = []
+
+    @tool
+    async def look(session: str) -> str:
+        """Look who is live."""
+        seen.append(await is_live(store, SessionInfo(session, parent="team/42" if session == child else "")))
+        return "seen"
+
+    agent = Agent(ScriptedModel(calls([("look", {"session": name}) for name in ("team/42", child, "team")]), says("x")),
+                  tools=[look], store=store)  # fmt: skip
+    await agent.run("go", session="team/42")
+    assert sorted(seen) == [False, True, True]
 
 
 def test_a_store_that_does_not_exist_is_an_error_and_no_file_is_made(tmp_path: Path):

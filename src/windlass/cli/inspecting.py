@@ -75,7 +75,7 @@ class _Served:
         token = secrets.token_urlsafe(24)
         self._socket = open_socket("127.0.0.1", 0)
         self.address = f"{address_of(self._socket)}/#token={token}"
-        self._listener: Any = Listener(_inspector(agent, breakpoints, token))
+        self._listener: Any = Listener(_inspector(agent, breakpoints, token), http="h11")
         self._thread = threading.Thread(target=self._serve, name="windlass inspector", daemon=True)
         self._thread.start()
 

@@ -113,4 +113,4 @@ async def _serve(inspector: Inspector, port: int, token: str, browser: bool) -> 
     echo(f"the inspector is at {address}", err=True)
     if browser:
         click.launch(address)
-    await serve(inspector, listening)
+    await serve(inspector, listening, http="h11")

@@ -25,7 +25,7 @@ from . import contexts, diffs, evaluations, governance, live, pauses, questions,
 from .breakpoints import Breakpoints
 from .files import static_routes
 from .requests import Endpoints
-from .sources import Source
+from .sources import Source, top_of
 
 READING: Endpoints = (
     *sessions.ENDPOINTS,
@@ -102,8 +102,8 @@ class Inspector:
 
     def may_answer(self, session: str) -> bool:
         """Whether questions of a session can be answered here."""
-        own = self.breakpoints is not None and session.split("/")[0] in self.breakpoints.sessions
-        return self.control or own
+        own = set[str]() if self.breakpoints is None else self.breakpoints.sessions
+        return self.control or session in own or top_of(session) in own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from collections import deque
@@ -16,7 +15,6 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from windlass import Agent, Hooks
-from windlass._text import inert_json
 from windlass.decisions import (
     Again,
     Allow,
@@ -47,12 +45,11 @@ from windlass.events import (
     TurnEnding,
     TurnStarting,
 )
-from windlass.messages import json_with_surrogates
 from windlass.outcomes import Cancelled
 from windlass.turns import Turn
 from windlass.types import AnyEvent
 
-from .words import ROW, WHOLE, Data, cut, cut_text, plain, said
+from .words import ROW, WHOLE, Data, cut, cut_text, plain, said, shown_json
 
 UNWATCHED = 60.0
 """After so many seconds in which no page of the inspector is open, a paused turn goes on as if it had not paused."""
@@ -413,9 +410,9 @@ def _shown(event: Any, turn: Turn[Any]) -> Data:
             edit, text = "text", event.text
         case _:
             pass
-    size = len(text or "") if arguments is None else len(json_with_surrogates(arguments))
-    whole = size <= WHOLE
-    shown = {name: inert_json(json.dumps(value, ensure_ascii=False)) for name, value in (arguments or {}).items()}
+    texts = {name: shown_json(value) for name, value in (arguments or {}).items()}
+    whole = len(text or "") + sum([len(one or "") for one in texts.values()]) <= WHOLE and None not in texts.values()
+    shown = {name: one or '"…"' for name, one in texts.items()}
     return {
         "event": type(event).__name__,
         "session": turn.session_id,
@@ -424,7 +421,7 @@ def _shown(event: Any, turn: Turn[Any]) -> Data:
         "tool": cut_text(_tool_of(event), ROW),
         "edit": edit if whole else "",
         "arguments": None if arguments is None else shown if whole else cut(shown, ROW),
-        "text": None if text is None else inert_json(json.dumps(text[:WHOLE], ensure_ascii=False)),
+        "text": None if text is None else shown_json(text[:WHOLE]),
         "whole": whole,
         "more": cut(_about(event), 4000),
         "verdicts": [{"name": name, "text": name in TAKES_TEXT} for name in verdicts_of(type(event))],

@@ -30,11 +30,11 @@ async def events(call: Call) -> Any:
     session = call.request.query_params.get("session")
     since = call.request.headers.get("last-event-id", "")
     if session is None:
-        return call.inspector.streams.respond(_list(call, since))
+        return call.stream(_list(call, since))
     if since and not (since.isascii() and since.isdecimal() and len(since) < 13):
         raise Problem(400, "invalid_request", "Last-Event-ID must be the number of a record")
     await call.inspector.source.log(session)
-    return call.inspector.streams.respond(_session(call, session, int(since or 0)))
+    return call.stream(_session(call, session, int(since or 0)))
 
 
 async def _list(call: Call, since: str) -> AsyncGenerator[bytes, None]:

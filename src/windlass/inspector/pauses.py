@@ -67,7 +67,7 @@ async def offer(call: Call) -> Data:
 async def events(call: Call) -> Any:
     """A stream of what changes. As long as one is open, a page watches."""
     breakpoints = _breakpoints(call)
-    return call.inspector.streams.respond(_changes(breakpoints))
+    return call.stream(_changes(breakpoints))
 
 
 async def _changes(breakpoints: Breakpoints) -> AsyncGenerator[bytes, None]:

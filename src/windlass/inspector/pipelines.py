@@ -132,7 +132,7 @@ def sees(matcher: str | None, tool: str) -> Sees:
 def _sees(one: str, tool: str) -> Sees:
     if len(one) > 1 and one.startswith("/") and one.endswith("/"):
         try:
-            return "always" if re.search(one[1:-1], tool) else "no"
+            return "maybe" if _is_slow(one[1:-1], tool) else "always" if re.search(one[1:-1], tool) else "no"
         except re.error:
             return "maybe"
     name, bracket, rest = one.partition("(")
@@ -141,6 +141,12 @@ def _sees(one: str, tool: str) -> Sees:
     if not fnmatchcase(tool, name):
         return "no"
     return "maybe" if bracket else "always"
+
+
+def _is_slow(pattern: str, tool: str) -> bool:
+    """Whether a pattern from a log could take long: one that repeats groups, or repeats often, or is very long."""
+    nested = re.search(r"\)[*+?{]|\\\d", pattern) is not None
+    return nested or len(re.findall(r"[*+?{]", pattern)) > 3 or len(pattern) + len(tool) > 400
 
 
 def condition(hook: Data, tool: str) -> Sees:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from windlass._text import inert_json
 from windlass.approvals import open_questions, progress, resolve, top_session
 from windlass.capabilities.permissions import Permissions
 from windlass.capabilities.remembered_rules import add_rule, user_rules
 from windlass.decisions import AnyResolution, Approve, Edit, Reject, Respond
-from windlass.errors import ConfigError, ToolError
+from windlass.errors import ConfigError, SessionUnknown, StoreError, ToolError
 from windlass.messages import ToolCall, json_with_surrogates
 from windlass.records import Asked
 from windlass.server.errors import Problem
 
 from .requests import Call, Endpoint, Endpoints
 from .score import Score
-from .words import ROW, WHOLE, Data, cut, plain
+from .words import DEEPEST, ROW, WHOLE, Data, cut, nesting, plain, shown_json
 
 LOOKED_AT = 200
 """How many sessions are searched for earlier answers and calls."""
@@ -51,14 +50,22 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 async def questions(call: Call) -> Data:
     """The open questions of all sessions, with what led to them."""
     store = call.inspector.source.store
-    found = await open_questions(store)
+    found, damaged = list[tuple[str, Asked]](), list[str]()
+    for session in dict.fromkeys([name for name, _ in await store.approvals()]):
+        try:
+            found += await open_questions(store, session)
+        except (SessionUnknown, StoreError):
+            damaged.append(session)
+    found.sort(key=lambda question: -question[1].priority)
+    views = [await _view(call, session, asked) for session, asked in found]
     return {
         "control": call.inspector.control,
         "inspect": call.inspector.breakpoints is not None,
         "by": call.inspector.person,
         "rules": str(user_rules()),
         "now": time.time(),
-        "questions": [await _view(call, session, asked) for session, asked in found],
+        "questions": views,
+        "damaged": damaged,
     }
 
 
@@ -67,8 +74,7 @@ async def _view(call: Call, session: str, asked: Asked) -> Data:
     turn = score.turn
     model = next((row for row in reversed(turn.rows) if row["k"] == "model"), None) if turn else None
     row = next((row for row in turn.rows if row.get("call") == asked.id), None) if turn else None
-    subject = plain(asked.replace(answers=(), terms=()))
-    whole = len(json_with_surrogates(subject)) <= WHOLE
+    subject, whole = _subject(asked)
     return {
         "session": session,
         "control": call.inspector.may_answer(session),
@@ -84,9 +90,20 @@ async def _view(call: Call, session: str, asked: Asked) -> Data:
     }
 
 
+def _subject(asked: Asked) -> tuple[Data, bool]:
+    """What is asked, and whether it can be shown whole."""
+    try:
+        subject = plain(asked.replace(answers=(), terms=()))
+        arguments = {} if asked.call is None else asked.call.arguments
+        shown = None not in [shown_json(value) for value in arguments.values()]
+        return subject, shown and len(json_with_surrogates(subject)) <= WHOLE and nesting(subject) < DEEPEST
+    except RecursionError:  # arguments that are nested too deeply
+        return plain(asked.replace(answers=(), terms=(), call=None, proposed=None, details={})), False
+
+
 def _call_view(call: ToolCall, *, whole: bool) -> Data:
-    """A call: its arguments as JSON text with every hidden character escaped, value by value."""
-    shown = {name: inert_json(json.dumps(value, ensure_ascii=False)) for name, value in call.arguments.items()}
+    """A call: its arguments as JSON text, value by value."""
+    shown = {name: shown_json(value) or '"…"' for name, value in call.arguments.items()}
     return {"id": call.id, "name": call.name, "arguments": shown if whole else cut(shown, ROW)}
 
 
@@ -129,7 +146,8 @@ async def try_rule(call: Call) -> Data:
 async def _scores(call: Call) -> AsyncGenerator[Score, None]:
     for info in await call.inspector.source.store.find(limit=LOOKED_AT):
         if info.records:
-            yield (await call.inspector.source.log(info.session)).score
+            with suppress(SessionUnknown, StoreError):  # a damaged log says nothing
+                yield (await call.inspector.source.log(info.session)).score
             await asyncio.sleep(0)
 
 

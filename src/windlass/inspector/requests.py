@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
 
@@ -14,6 +14,7 @@ from starlette.routing import Route
 from windlass.server.bodies import decode_body, decode_query, read_body
 from windlass.server.errors import Problem, problem_of, problem_response
 from windlass.server.json import to_json
+from windlass.server.streams import Left
 
 if TYPE_CHECKING:
     from .app import Inspector
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 MAX_BODY = 1024 * 1024
 PATIENCE = 10.0
 """The largest body of a request, in bytes, and within how many seconds it must arrive."""
+
+MOST_STREAMS = 100
+"""How many streams are open at once."""
 
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
@@ -40,6 +44,12 @@ class Call:
             return unquote(self.request.path_params[name], errors="strict")
         except UnicodeDecodeError:
             raise Problem(400, "invalid_request", f"the {name} in the path is not valid UTF-8") from None
+
+    def stream(self, events: AsyncGenerator[bytes, None], *, left: Left | None = None) -> Response:
+        """Send events until they end or the page leaves; then `left` is called."""
+        if len(self.inspector.streams) >= MOST_STREAMS:
+            raise Problem(503, "too_many_streams", f"{MOST_STREAMS} streams are open: close some pages")
+        return self.inspector.streams.respond(events, left=left)
 
     def number(self, name: str) -> int:
         """A part of the path that is a number."""
@@ -66,7 +76,9 @@ class Endpoint(Struct, frozen=True):
             except Exception as error:
                 return problem_response(problem_of(error))
 
-        return Route(self.path, respond, methods=["GET" if self.body is None else "POST"])
+        route = Route(self.path, respond, methods=["GET" if self.body is None else "POST"])
+        (route.methods or set()).discard("HEAD")  # of a stream it would have no end
+        return route
 
     async def _respond(self, inspector: Inspector, request: Request) -> Response:
         query = None if self.query is None else decode_query(request, self.query)

@@ -91,9 +91,14 @@ async def _extend(log: SessionLog, records: list[Record]) -> None:
             await asyncio.sleep(0)
 
 
+def top_of(session: str) -> str:
+    """The session of a user that the session of a sub-agent belongs to."""
+    return session.partition("//")[0]
+
+
 async def is_live(store: Store, info: SessionInfo) -> bool:
     """Whether a process works on a session, or on that of its parent."""
-    top = info.session.split("/")[0] if info.parent else info.session
+    top = top_of(info.parent or info.session)
     return (await store.ownership(top)).alive or store.passes.get(top) is not None
 
 

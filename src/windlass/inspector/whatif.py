@@ -133,14 +133,14 @@ async def ask(call: Call) -> Any:
     try:
         infos = await _chosen(call, question)
         run = await asyncio.to_thread(_Run, inspector, question, infos, asyncio.get_running_loop())
+
+        async def left() -> None:
+            run.stop()
+
+        return call.stream(_progress(inspector, run), left=left)
     except BaseException:
         inspector.replaying = False
         raise
-
-    async def left() -> None:
-        run.stop()
-
-    return inspector.streams.respond(_progress(inspector, run), left=left)
 
 
 async def _chosen(call: Call, question: Question) -> list[SessionInfo]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from windlass._text import inert
+from windlass._text import inert, inert_json
 from windlass.decisions import Vote
 from windlass.messages import Message, json_with_surrogates
 
@@ -73,6 +74,14 @@ def cut_text(text: str, limit: int) -> str:
     return shown if left <= 0 else f"{shown}…(+{left:,})"
 
 
+def shown_json(value: Any) -> str | None:
+    """A value as JSON text with every hidden character escaped; None if it is nested too deeply for that."""
+    try:
+        return inert_json(json.dumps(value, ensure_ascii=False))
+    except RecursionError:
+        return None
+
+
 def plain(value: Any) -> Any:
     """A value as plain data."""
     return msgspec.to_builtins(value, enc_hook=str)
@@ -81,6 +90,19 @@ def plain(value: Any) -> Any:
 def json_text(value: Any) -> str:
     """A value as JSON text."""
     return json_with_surrogates(plain(value))
+
+
+def nesting(value: Any) -> int:
+    """How many lists and objects are inside each other."""
+    depth, level = 0, [value]
+    while level := [
+        item
+        for one in level
+        if isinstance(one, dict | list | tuple)
+        for item in (cast(Data, one).values() if isinstance(one, dict) else cast("list[Any]", one))
+    ]:
+        depth += 1
+    return depth
 
 
 def decided(decision: Any) -> Data:

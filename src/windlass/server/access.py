@@ -48,7 +48,7 @@ class Access:
             return
         # Routes see the path as it was sent, so that an encoded slash stays part of a session's id.
         path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
-        problem = self._problem(dict(scope["headers"]), path, scope["method"])
+        problem = _repeated(scope["headers"]) or self._problem(dict(scope["headers"]), path, scope["method"])
         if problem is not None:
             await problem_response(problem)(scope, receive, send)
             return
@@ -67,6 +67,14 @@ class Access:
         if kind.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):
             return Problem(401, "wrong_token", "send the server's token: Authorization: Bearer TOKEN")
         return None
+
+
+def _repeated(headers: Iterable[tuple[bytes, bytes]]) -> Problem | None:
+    """A request that says twice where it goes, where it comes from or who sends it can mean either."""
+    sent = [name for name, _ in headers if name in (b"host", b"origin", b"authorization")]
+    if len(sent) == len(set(sent)):
+        return None
+    return Problem(400, "invalid_request", "send each of Host, Origin and Authorization only once")
 
 
 def _name_of(host: str) -> str | None:

@@ -76,7 +76,9 @@ def problem_of(error: BaseException) -> Problem:
 def problem_response(problem: Problem) -> Response:
     """A problem as JSON. A request whose body was not read to its end cannot be followed by another one."""
     body = {"error": {"type": problem.type, "message": problem.message, **problem.details}}
-    headers = {"connection": "close"} if problem.status in (408, 413) else {}
+    headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+    if problem.status in (408, 413):
+        headers["connection"] = "close"
     if problem.status == 401:
         headers["www-authenticate"] = "Bearer"
     return Response(to_json(body), problem.status, headers, "application/json")

@@ -47,7 +47,7 @@ class Streams:
 
     def respond(self, events: AsyncGenerator[bytes, None], *, left: Left | None = None) -> StreamingResponse:
         """Stream events to a client. If it leaves before their end, `left` is called."""
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no", "x-content-type-options": "nosniff"}
         return StreamingResponse(self._write(events, left), 200, headers, "text/event-stream")
 
     async def _write(self, events: AsyncGenerator[bytes, None], left: Left | None) -> AsyncGenerator[bytes, None]:

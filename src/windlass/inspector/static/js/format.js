@@ -34,6 +34,8 @@ export function rounded(from, to, most, units) {
 }
 export const short = (text, n = 80) => (text.length > n ? `${text.slice(0, n - 1).trimEnd()}…` : text);
 export const parsed = (json) => { try { const value = JSON.parse(json); return value && typeof value === "object" ? value : { value }; } catch { return null; } };
+// A value from its JSON; a text that was cut is shown as it is.
+export const valueOf = (json) => { try { return JSON.parse(json); } catch { return json; } };
 export function oneLine(json) {
   const value = parsed(json);
   return value === null ? json : Object.values(value).map((one) => (typeof one === "string" ? one : JSON.stringify(one))).join(", ");

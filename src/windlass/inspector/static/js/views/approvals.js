@@ -1,7 +1,7 @@
 // What waits for a person: the whole call, what led to it, earlier answers, and a rule instead of the next question.
 import { get, post, Tail } from "../api.js";
 import { h, mark, say, tag, tone, verdict } from "../dom.js";
-import { ago, oneLine, plural, short, span } from "../format.js";
+import { ago, oneLine, plural, short, span, valueOf } from "../format.js";
 
 let all = [], current = null, mode = "see", page, list, detail, tail, info, skew, timer, wanted, tried = null, done = new Map();
 
@@ -9,7 +9,7 @@ export async function show(view, [id], context) {
   page = context; mode = "see"; tried = null; wanted = id ?? null; done = new Map();
   await load();
   if (!context.isCurrent()) return;
-  view.append(h("section.head", {}, h("h1", {}, "Approvals"), h("p.lede", {}, all.length ? `${plural(all.length, "question")} ${all.length === 1 ? "waits" : "wait"}. Nothing runs meanwhile and no process is needed; an answer counts for exactly the bytes you see.` : "")),
+  view.append(h("section.head", {}, h("h1", {}, "Approvals"), h("p.lede", {}, all.length ? `${plural(all.length, "question")} ${all.length === 1 ? "waits" : "wait"}. Nothing runs meanwhile and no process is needed; an answer counts for exactly the bytes you see.` : ""), info.damaged.length ? h("p.unmed", {}, mark("error"), "Questions of sessions whose logs are damaged are not shown: ", info.damaged.slice(0, 5).join(", "), info.damaged.length > 5 ? " …" : "") : null),
     h("div.split.inbox", {}, (list = h("nav.asks", { "aria-label": "Questions" })), (detail = h("section.askbox", { "aria-label": "Question" }))));
   current = all.find((one) => one.asked.id === wanted) ?? all[0] ?? null;
   draw();
@@ -87,8 +87,8 @@ function subject(one) {
     h("form.fields", { on: { submit: (event) => { event.preventDefault(); if (mode === "edit") edit(one); } } }, names.length ? names.map((name) => field(name, call.arguments[name])) : h("p.dim", {}, "no arguments")));
 }
 function field(name, json) {
-  const value = JSON.parse(json), text = typeof value === "string", shown = text ? value : json;
-  if (mode !== "edit") return h("div.f", {}, h("span", {}, name), h("output", {}, text ? JSON.parse(json) : json));
+  const value = valueOf(json), text = typeof value === "string", shown = text ? value : json;
+  if (mode !== "edit") return h("div.f", {}, h("span", {}, name), h("output", {}, shown));
   const changed = (event) => event.target.parentNode.classList.toggle("chg", event.target.value !== shown);
   const props = { name, value: shown, spellcheck: false, data: { text: text ? "1" : "" }, on: { input: changed } };
   return h("label.f", {}, h("span", {}, name), shown.length > 60 || shown.includes("\n") ? h("textarea", { ...props, rows: 4 }) : h("input", props));
@@ -123,7 +123,7 @@ async function send(one, answer) {
   } catch (error) { say(error.message); }
 }
 function rule(one) {
-  const values = Object.entries(one.call.arguments).map(([name, json]) => [name, JSON.parse(json)]).filter(([, value]) => typeof value !== "object");
+  const values = Object.entries(one.call.arguments).map(([name, json]) => [name, valueOf(json)]).filter(([, value]) => typeof value !== "object");
   const guess = `${one.call.name}${values.length ? `(${values.slice(0, 2).map(([name, value]) => `${name}=${String(value).replace(/[*?[\](),=]/g, "?").slice(0, 60)}`).join(", ")})` : ""}`;
   const out = h("p", { role: "status" });
   const field = h("input", { id: "rule", value: tried ?? guess, spellcheck: false, "aria-label": "Rule", on: { input: () => { tried = field.value; clearTimeout(rule.timer); rule.timer = setTimeout(check, 250); } } });

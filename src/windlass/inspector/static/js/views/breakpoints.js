@@ -1,7 +1,7 @@
 // Breakpoints of a process that runs agents: where turns pause, what they show then, and what a person lets them do.
 import { get, post, Tail } from "../api.js";
 import { h, mark, say, tag, tone, verdict } from "../dom.js";
-import { ago, plural, short, span } from "../format.js";
+import { ago, plural, short, span, valueOf } from "../format.js";
 
 // The lifecycle as one line; the depth is the nesting.
 const DEPTH = { SessionStarting: 0, TurnStarting: 0, Resuming: 0, TurnEnding: 0, ModelReplying: 2, ModelCalling: 2, ToolCalling: 2, Delegating: 2, ToolReturning: 2, MessageAdding: 2 };
@@ -101,7 +101,7 @@ function pausebox(one) {
     h("div.acts", {}, actions(one)));
 }
 function field(name, json, editable) {
-  const value = JSON.parse(json), text = typeof value === "string", shown = text ? value : json;
+  const value = valueOf(json), text = typeof value === "string", shown = text ? value : json;
   if (!editable) return h("div.f", {}, h("span", {}, name), h("output", {}, text ? value || h("span.dim", {}, "empty") : json));
   const props = { name, value: drafts[name] ?? shown, spellcheck: false, data: { text: text ? "1" : "", was: shown }, on: { input: (event) => { drafts[name] = event.target.value; event.target.parentNode.classList.toggle("chg", event.target.value !== shown); } } };
   return h("label.f", { class: drafts[name] !== undefined && drafts[name] !== shown ? "chg" : "" }, h("span", {}, name), name === "text" && current.edit === "text" || shown.length > 60 || shown.includes("\n") ? h("textarea", { ...props, rows: 5 }) : h("input", props));
