@@ -1,7 +1,8 @@
 """Measure sessions on several workers, with PostgreSQL and Temporal here: `python benchmarks/distributed.py`.
 
 The model answers at once, and the tool is an unsafe one that adds two numbers, so what remains is what Windlass, the
-store and the engine cost. Every session is verified.
+store and the engine cost. Every session is verified. Then a worker is killed, and one is stopped, among sessions whose
+model takes two seconds, and the time until others go on with its sessions is measured.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 HERE = Path(__file__).resolve()
 sys.path.insert(0, str(HERE.parent.parent))
 
+from tests.faults.campaign import Campaign, Plan  # noqa: E402
 from tests.servers.postgres import PostgresServer  # noqa: E402
 from tests.servers.temporal import TemporalServer  # noqa: E402
 
@@ -97,6 +99,17 @@ async def measure(engine: str, address: str, sessions: int, steps: int) -> dict[
     return {"alone": statistics.median(alone) * 1e3, "many": many * 1e3}
 
 
+def takeover(engine: str, workers: int) -> dict[str, Any]:
+    """What happens to sessions of a worker that is killed, and of one that is stopped for two heartbeats."""
+    faults = ("worker", "stop") if engine == "temporal" else ("worker",)
+    campaign = Campaign(Plan(engine=engine, workers=workers, steps=6, faults=faults))
+    try:
+        campaign.start()
+        return asyncio.run(campaign.run())
+    finally:
+        campaign.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sessions", type=int, default=200)
@@ -104,23 +117,47 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    bench = Bench()
+    print(
+        f"{os.cpu_count()} processors, load {load()}; PostgreSQL without fsync and Temporal's development server, on "
+        f"the same machine as {given.workers} workers and the client"
+    )
+    bench, found = Bench(), dict[str, list[dict[str, float]]](temporal=[], pool=[])
+    many = f"{given.sessions} sessions of {given.steps} steps at once"
     try:
         for number in range(given.rounds):
-            for engine in ("temporal", "pool"):
+            for engine, rounds in found.items():
                 bench.begin(engine, given.workers)
                 try:
-                    found = asyncio.run(measure(engine, bench.temporal.address, given.sessions, given.steps))
+                    rounds.append(asyncio.run(measure(engine, bench.temporal.address, given.sessions, given.steps)))
                 finally:
                     bench.end()
                 print(
-                    f"round {number + 1}  {engine:9} one session of 100 steps: {found['alone']:.2f} ms a step   "
-                    f"{given.sessions} sessions of {given.steps} steps on {given.workers} workers: "
-                    f"{found['many']:.2f} ms a step   load {os.getloadavg()[0]:.1f}",
+                    f"round {number + 1}  {engine:9} one session of 100 steps: {rounds[-1]['alone']:.2f} ms a step   "
+                    f"{many}: {rounds[-1]['many']:.2f} ms a step   load {load()}",
                     flush=True,
                 )
     finally:
         bench.close()
+    for engine, rounds in found.items():
+        alone, together = (statistics.median(one[name] for one in rounds) for name in ("alone", "many"))
+        print(f"median   {engine:9} one session of 100 steps: {alone:.2f} ms a step   {many}: {together:.2f} ms a step")
+    for engine in found:
+        took = takeover(engine, given.workers)
+        assert not took["sessions that ended wrong"], took
+        figures = "   ".join(
+            f"{how}: p50 {took[f'{how}: seconds, p50']} s, most {took[f'{how}: seconds, most']} s"
+            for how in ("killed", "stopped")
+            if f"{how}: seconds, p50" in took
+        )
+        print(
+            f"takeover {engine:9} {took['takeovers']} of {took['sessions']} sessions, heartbeat "
+            f"{took['heartbeat, seconds']} s: {figures}   load {load()}",
+            flush=True,
+        )
+
+
+def load() -> str:
+    return f"{os.getloadavg()[0]:.1f}"
 
 
 if __name__ == "__main__":

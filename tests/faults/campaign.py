@@ -28,6 +28,8 @@ from windlass.engines.pool import Queue
 from windlass.engines.temporal import TemporalRunner, connect
 from windlass.records import Resumed
 
+from . import clocks
+from .clocks import Clock
 from .towns import MODULE, digest_of, make_agent
 
 
@@ -66,7 +68,9 @@ class Campaign:
         self.plan = plan
         self.dice = random.Random(plan.seed)
         self.folder = Path(tempfile.mkdtemp(prefix="faults-"))
+        self.clock = Clock(self.folder)
         self.postgres = PostgresServer(plan.host)
+        self.postgres.environment = self.clock.environment
         self.temporal = TemporalServer(plan.host)
         self.address = ""
         self.workers: dict[int, subprocess.Popen[bytes]] = {}
@@ -91,6 +95,7 @@ class Campaign:
             words += ["--temporal", self.temporal.address, "--heartbeat", str(plan.heartbeat)]
         given = {"FAULTS": str(self.folder), "FAULTS_STORE": self.address, "FAULTS_STEPS": str(plan.steps)}
         env = {**os.environ, **given, "FAULTS_DELAY": str(plan.delay)}
+        env |= self.clock.environment
         with (self.folder / "log").open("ab") as log:
             self.workers[worker] = subprocess.Popen([*inside, *words], env=env, stdout=log, stderr=log)
 
@@ -106,12 +111,19 @@ class Campaign:
     # ------------------------------------------------------------ faults
 
     async def fail(self, fault: str) -> None:
-        worker = self.dice.randrange(self.plan.workers)
+        worker = self.dice.choice(self._at_work())
         self.events.append((time.monotonic(), fault, worker))
         await {
             "worker": self._kill_worker, "temporal": self._kill_temporal, "postgres": self._kill_postgres,
             "cut": self._cut, "stop": self._stop, "clock": self._jump,
         }[fault](worker)  # fmt: skip
+
+    def _at_work(self) -> list[int]:
+        """The workers that have just written something: others have nothing to lose."""
+        now = time.monotonic()
+        pids = {ack.pid for ack in self._acks() if ack.at > now - 2 * self.plan.delay}
+        at_work = [worker for worker, process in self.workers.items() if process.pid in pids]
+        return at_work or list(self.workers)
 
     async def _kill_worker(self, worker: int) -> None:
         process = self.workers[worker]
@@ -148,9 +160,13 @@ class Campaign:
         self.workers[worker].send_signal(signal.SIGCONT)
 
     async def _jump(self, worker: int) -> None:
+        """The clock of the machine with the workers and PostgreSQL is set an hour on, two hours back, and right.
+
+        Without a C compiler, it is only the clock of the agents.
+        """
         for seconds in (3600, -3600, 0):
-            (self.folder / "clock").write_text(str(seconds))
-            await asyncio.sleep(1.0)
+            self.clock.set(seconds)
+            await asyncio.sleep(1.5)
 
     # ------------------------------------------------------------ the campaign
 
@@ -180,7 +196,10 @@ class Campaign:
         await agent.store.close()
         return {
             "engine": plan.engine, "seed": plan.seed, "sessions": plan.sessions, "steps": plan.steps,
+            "workers": plan.workers, "heartbeat, seconds": plan.heartbeat,
             "faults": [fault for _, fault, _ in self.events],
+            "clock that jumped": self._clock(),
+            "sessions that ended right": len(names) - len(wrong),
             "sessions that ended wrong": wrong,
             "store problems": problems,
             **self._check_effects(),
@@ -188,7 +207,13 @@ class Campaign:
             **self._takeovers(),
             "turns resumed": sum(isinstance(record, Resumed) for log in logs.values() for record in log),
             "seconds to send": round(sent - began, 2), "seconds in all": round(ended - began, 1),
+            "load of the machine": round(os.getloadavg()[0], 1), "processors": os.cpu_count(),
         }  # fmt: skip
+
+    def _clock(self) -> str:
+        if "clock" not in self.plan.faults:
+            return "none"
+        return "that of the machine with the workers and PostgreSQL" if clocks.possible() else "that of the agents"
 
     async def _sender(self, agent: Any) -> Callable[[str], Any]:
         """Sends a message; a server that is gone is tried again with the same key."""
@@ -214,7 +239,7 @@ class Campaign:
             await asyncio.sleep(0.1)
 
     def _log(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")[-5000:]
+        return (self.folder / "log").read_text(errors="replace")[-20000:]
 
     # ------------------------------------------------------------ figures
 

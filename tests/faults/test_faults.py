@@ -65,7 +65,7 @@ if LONG:
 else:
 
     @pytest.mark.parametrize(
-        ("engine", "faults"), [("temporal", ["worker", "cut", "temporal"]), ("pool", ["worker", "postgres"])]
+        ("engine", "faults"), [("temporal", ["worker", "cut", "clock", "temporal"]), ("pool", ["worker", "postgres"])]
     )
     def test_a_short_campaign(engine: str, faults: list[str]):
         """Whether a worker dies with sessions of its own is chance here; the long campaign demands it."""

@@ -18,6 +18,8 @@ from windlass.stores import PostgresStore
 from windlass.stores.batches import lines_of
 from windlass.testing import FunctionModel, calls, says
 
+from . import clocks
+
 MODULE = "tests.faults.towns"
 
 
@@ -50,13 +52,13 @@ class Noting:
 
 
 class JumpingClock(SystemClock):
-    """The clock of an agent on a machine whose time is set wrong: as many seconds off as a file says."""
+    """The clock of an agent on a machine whose time is set wrong, where only agents can see that."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def now(self) -> float:
-        return super().now() + (float(self._path.read_text() or 0) if self._path.exists() else 0.0)
+        return super().now() + clocks.seconds_off(self._folder)
 
 
 def make_agent(folder: Path, address: str, steps: int, delay: float) -> Agent[Any, Any]:
@@ -86,7 +88,7 @@ def make_agent(folder: Path, address: str, steps: int, delay: float) -> Agent[An
         return calls("send", number=done, session_id=session)
 
     store: Any = Noting(PostgresStore(address, max_size=4), folder / "acknowledged")
-    clock = JumpingClock(folder / "clock")
+    clock = SystemClock() if clocks.possible() else JumpingClock(folder)
     return Agent(FunctionModel(reply), tools=[send, pay], name="shop", store=store, clock=clock)
 
 

@@ -51,6 +51,7 @@ class PostgresServer:
         self._answered = False
         self._databases = 0
         self._user: dict[str, Any] = {}
+        self.environment: dict[str, str] = {}
         if hasattr(os, "geteuid") and os.geteuid() == 0:  # PostgreSQL refuses to be run by root
             import pwd
 
@@ -101,7 +102,7 @@ class PostgresServer:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [self.binaries / "postgres", "-D", data, *settings],
-                cwd=self.folder, stdout=log, stderr=log, **self._user,
+                cwd=self.folder, stdout=log, stderr=log, env={**os.environ, **self.environment}, **self._user,
             )  # fmt: skip
 
     def _answers(self) -> bool:

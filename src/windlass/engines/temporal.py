@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from windlass.agent import Agent
 from windlass.decisions import AnyResolution
@@ -39,9 +39,10 @@ from .scopes import ScopeFactory, scope_for
 
 try:
     from temporalio import activity
+    from temporalio.api.enums.v1 import PendingActivityState
     from temporalio.client import Client, WorkflowHandle
     from temporalio.common import Priority, WorkflowIDConflictPolicy
-    from temporalio.exceptions import ApplicationError
+    from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
     from temporalio.service import RPCError, RPCStatusCode
     from temporalio.worker import UnsandboxedWorkflowRunner
     from temporalio.worker import Worker as TemporalWorker
@@ -79,6 +80,9 @@ _LONGEST_PAUSE = 10.0
 _LOST = 200
 """How many sessions of dead workers are reported at a time."""
 
+_REPORTS = 4
+"""How often, about a second apart, a lost session is reported until another worker has it."""
+
 _LOOK_INTO_BACKGROUND = 0.5
 """How often, in seconds, a session whose background agents work looks whether something has come for it."""
 
@@ -109,6 +113,26 @@ async def connect(address: str, namespace: str = "default") -> Client:
             if time.monotonic() > until:
                 raise ConfigError(f"Temporal at {address} does not answer: {error}") from error
         await asyncio.sleep(0.2)
+
+
+class _Report(NamedTuple):
+    """A session that is to be reported as lost, when, and how often still.
+
+    Temporal may give it to the lost worker once more, which had asked for work before its line was cut.
+    """
+
+    lost: Lost
+    at: float
+    left: int
+
+
+class _Rest(NamedTuple):
+    """Until when a session is left alone that nobody works on, or until when if this worker gets others; and how long
+    next time."""
+
+    until: float
+    if_busy: float
+    seconds: float
 
 
 class TemporalRunner(Generic[ScopeT, OutputT]):
@@ -145,6 +169,7 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
         self._grace = heartbeat * (_GRACE if self._store.shows_life else 1)
         self._signs = LifeSigns(max(heartbeat, _SILENT) + _LATE, max(heartbeat / 2, 1.0))
         self._driving: dict[str, asyncio.Task[Stop]] = {}
+        self._begun = 0
         self._patience = 0.0
         self._scope = scope
         self._tell = tell
@@ -310,32 +335,39 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
 
     async def _look_for_lost(self) -> None:
         """Look for sessions of workers that have died or are silent, and tell Temporal, which would learn it later."""
-        unreported: list[Lost] = []
+        reports: list[_Report] = []
         while True:
-            await asyncio.sleep(self.heartbeat / 4 * random.uniform(0.5, 1.0))
+            await asyncio.sleep(self.heartbeat / 8 * random.uniform(0.5, 1.0))
             try:
                 self._signs.look(await self._store.signs_of_life(self.engine))
-                unreported += await self._store.take_lost(self.engine, _LOST, silent=self._signs.silent)
+                lost = await self._store.take_lost(self.engine, _LOST, silent=self._signs.silent)
+                reports += [_Report(one, time.monotonic(), _REPORTS) for one in lost]
             except StoreError as error:
                 log.warning("the store does not answer: %s", error)
-            reports = await asyncio.gather(*[self._report_lost(one) for one in unreported], return_exceptions=True)
-            failed = [error for error in reports if error is not None]
-            unreported = [one for one, error in zip(unreported, reports, strict=True) if error is not None]
-            if failed:
-                log.warning("%d sessions of lost workers cannot be reported: %s", len(failed), failed[0])
+            due = [one for one in reports if one.at <= time.monotonic()]
+            answers = await asyncio.gather(*[self._report_lost(one.lost) for one in due], return_exceptions=True)
+            reports = [one for one in reports if one not in due]
+            for one, answer in zip(due, answers, strict=True):
+                if isinstance(answer, BaseException):
+                    log.warning("session %r: its loss cannot be reported: %s", one.lost.session, answer)
+                    reports.append(one)
+                elif answer and one.left > 1:
+                    reports.append(_Report(one.lost, time.monotonic() + 1.0, one.left - 1))
 
-    async def _report_lost(self, lost: Lost) -> None:
-        """Let the activity of a lost worker fail now, if it is still its own."""
+    async def _report_lost(self, lost: Lost) -> bool:
+        """Let the activity of a lost worker fail now, if it is still its own. False if another worker has it."""
         root = lost.session.partition("//")[0]
         handle: WorkflowHandle[Any, Any] = self.client.get_workflow_handle(self._workflow(root))
         try:
             described = await handle.describe()
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
-                return
+                return False
             raise
         for pending in described.raw_description.pending_activities:
-            if pending.activity_type.name == DRIVE and pending.last_worker_identity == lost.owner:
+            if pending.activity_type.name != DRIVE or pending.last_worker_identity != lost.owner:
+                continue
+            if pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED:
                 log.info("session %r: its worker %s is lost", lost.session, lost.owner)
                 driving = self.client.get_async_activity_handle(
                     workflow_id=handle.id, run_id=described.run_id, activity_id=pending.activity_id
@@ -345,28 +377,33 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
                 except RPCError as error:
                     if error.status is not RPCStatusCode.NOT_FOUND:  # it ended meanwhile
                         raise
+            return True
+        return False
 
     async def _look_for_unserved(self, concurrency: int) -> None:
         """Look for sessions whose workflow was not told that something has come, and tell it.
 
-        What came was stored, but its sender died or lost Temporal; or it was sent without a runner. A worker that is
-        full does not look: there the session may only wait for its turn.
+        What came was stored, but its sender died or lost Temporal; or it was sent without a runner. It may also wait in
+        line in Temporal: it gets some time, and more while Temporal gives this worker sessions. A worker that is full
+        does not look.
         """
-        before, rests = set[str](), dict[str, tuple[float, float]]()
+        rests, begun = dict[str, _Rest](), self._begun
         while True:
             await asyncio.sleep(_UNSERVED * random.uniform(0.8, 1.2))
+            gets_work, begun = self._begun != begun, self._begun
             if len(self._driving) >= concurrency:
                 continue
             try:
-                found = set(await self._store.unserved(self.engine, self.agent.name, _LOST))
-                now, rests = time.monotonic(), {name: rest for name, rest in rests.items() if name in found}
-                for session in found & before:
-                    until, seconds = rests.get(session, (0.0, _FIRST_REST / 2))
-                    if until <= now:
+                found = await self._store.unserved(self.engine, self.agent.name, _LOST)
+                now = time.monotonic()
+                first = _Rest(now + _UNSERVED / 2, now + _FIRST_REST, _FIRST_REST)
+                rests = {session: rests.get(session, first) for session in found}
+                for session, rest in rests.items():
+                    if now >= (rest.if_busy if gets_work else rest.until):
                         log.info("session %r: something has come for it, and Temporal was not told", session)
                         await self._poke(session)
-                        rests[session] = now + 2 * seconds, min(2 * seconds, _LAST_REST)
-                before = found
+                        until = now + rest.seconds
+                        rests[session] = _Rest(until, until, min(2 * rest.seconds, _LAST_REST))
             except (StoreError, SessionError) as error:
                 log.warning("sessions that Temporal was not told of are looked for later: %s", error)
 
@@ -377,6 +414,7 @@ class TemporalRunner(Generic[ScopeT, OutputT]):
         beating = asyncio.create_task(self._beat())
         working = asyncio.create_task(self._work(given, attempt))
         self._driving[session] = working
+        self._begun += 1
         try:
             return await self._end_of(working, session)
         except ApplicationError:
@@ -543,7 +581,12 @@ def _again(session: str, why: str, after: float = _AT_ONCE) -> ApplicationError:
 
 
 def _interrupted(after: float = _AT_ONCE) -> ApplicationError:
-    return ApplicationError("interrupted", type="Interrupted", next_retry_delay=timedelta(seconds=after))
+    return ApplicationError(
+        "interrupted",
+        type="Interrupted",
+        next_retry_delay=timedelta(seconds=after),
+        category=ApplicationErrorCategory.BENIGN,  # our log says why: temporalio needs no traceback in its own
+    )
 
 
 def _never(session: str, error: Exception) -> ApplicationError:
