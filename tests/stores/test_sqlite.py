@@ -658,3 +658,23 @@ async def test_the_store_has_the_pipeline_of_a_session_whose_first_turn_was_canc
     assert await store.pipeline(opened.pipeline) is not None
     assert (await agent.run("go on", session="s")).text == "later"
     await store.close()
+
+
+# ---------------------------------------------------------------- thousands of sessions
+
+
+async def test_inboxes_are_looked_at_for_more_sessions_than_a_query_may_have_parameters(store, file, monkeypatch):
+    names = [f"s{at}" for at in range(2100)]
+    waiting = [names[0], names[499], names[500], names[2099]]
+    for name in waiting:
+        await store.put(name, "k", "steer", {})
+    connect = sqlite3.connect
+
+    def limited(*args: Any, **options: Any) -> sqlite3.Connection:
+        made = connect(*args, **options)
+        made.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
+        return made
+
+    monkeypatch.setattr(sqlite_file.sqlite3, "connect", limited)  # as older builds of SQLite are
+    assert sorted(await store.unread(names)) == sorted(waiting)
+    assert list(await store.unread(names[1:499])) == []

@@ -70,6 +70,10 @@ _UPDATE = "UPDATE sessions SET records = ?, head = ?, checksum = ? WHERE number 
 _UPDATE_AT_EPOCH = f"{_UPDATE} AND epoch = ?"
 """The epoch is checked on the way: a statement of its own would cost time."""
 
+_UNREAD = "SELECT DISTINCT session FROM inbox WHERE taken = 0"
+_ASKED = 500
+"""How many sessions one query names: some builds of SQLite allow 999 parameters, and equal texts are parsed once."""
+
 
 class _Head(NamedTuple):
     """The end of a session's log."""
@@ -532,11 +536,15 @@ class SQLiteStore:
         return made
 
     async def unread(self, sessions: Sequence[str]) -> Sequence[str]:
-        places = ", ".join("?" * len(sessions))
-        rows = await self._read(
-            f"SELECT DISTINCT session FROM inbox WHERE taken = 0 AND session IN ({places})", *sessions
-        )
-        return [row[0] for row in rows]
+        def look(db: sqlite3.Connection) -> list[str]:
+            found: list[str] = []
+            for start in range(0, len(sessions), _ASKED):
+                some = sessions[start : start + _ASKED]
+                query = f"{_UNREAD} AND session IN ({', '.join('?' * len(some))})"
+                found += [row[0] for row in db.execute(query, some)]
+            return found
+
+        return await self._file.get().snapshot(look)
 
     async def inbox(self, session: str, taken: Sequence[str]) -> Sequence[tuple[str, str, Any]]:
         rows = await self._read(f"{INBOX} AND taken = 0 ORDER BY inbox.position", session, session, session)
