@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from windlass import Agent, Deny, ToolCalling, tool
+from windlass import Agent, Approve, Ask, Deny, ToolCalling, tool
 from windlass import records as r
 from windlass.criteria import ActiveTimeLimit
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, ModelError
 from windlass.inspector.breakpoints import POINTS, Breakpoint, Breakpoints, Pause, Reply, inspect_agent, verdicts_of
 from windlass.outcomes import Cancelled, Completed
 from windlass.stores import MemoryStore
 from windlass.testing import FakeClock, ScriptedModel, calls, says
+from windlass.turns import Turn
 
 
 @tool
@@ -218,3 +220,116 @@ def test_wrong_breakpoints_are_refused():
         Breakpoints([Breakpoint("x")])
     with pytest.raises(ConfigError, match="StepEnding is not about a tool"):
         Breakpoints([Breakpoint("StepEnding", "pay")])
+
+
+async def test_two_tasks_that_wait_at_the_same_time_get_their_own_answers():
+    breakpoints = Breakpoints([Breakpoint("Delegating")])
+    child = Agent(ScriptedModel(says("paid"), says("paid")), name="cashier")
+
+    @tool
+    async def both(turn: Turn[Any]) -> str:
+        """Give two tasks at once."""
+        tasks = [turn.delegate(child, task) for task in ("pay ann", "pay bob")]
+        return "; ".join([str(one) for one in await asyncio.gather(*tasks, return_exceptions=True)])
+
+    agent = Agent(ScriptedModel(calls("both"), says("done")), tools=[both], store=MemoryStore(), subagents=[child])
+    inspect_agent(agent, breakpoints)
+    breakpoints.watch(1)
+    running = asyncio.create_task(agent.run("go", session="s"))
+    async with asyncio.timeout(10):
+        while len(breakpoints.paused) < 2:  # noqa: ASYNC110 - both must wait
+            await asyncio.sleep(0.005)
+    waiting = {json.loads(pause.view["text"]): pause.number for pause in breakpoints.paused}
+    assert breakpoints.answer(waiting["pay bob"], Reply("Deny", "not bob"), "ann")
+    assert breakpoints.answer(waiting["pay ann"], Reply(text="pay ann twice"), "ann")
+    await asyncio.wait_for(running, 10)
+    log = await agent.store.read("s")
+    assert [it.task for it in log if isinstance(it, r.Delegated)] == ["pay ann twice"]
+    assert "not bob" in next(it.result.text for it in log if isinstance(it, r.ToolReturned))
+
+
+async def test_of_two_people_who_answer_at_once_one_is_heard():
+    breakpoints = Breakpoints([Breakpoint("ToolCalling")])
+    agent = an_agent(breakpoints)
+    breakpoints.watch(2)
+    running = asyncio.create_task(agent.run("go", session="s"))
+    pause = await first(breakpoints)
+    replies = [Reply("Deny", name) for name in ("ann", "bob", "eve", "dan")]
+    heard = await asyncio.gather(
+        *[asyncio.to_thread(breakpoints.answer, pause.number, reply, reply.reason) for reply in replies]
+    )
+    assert sorted(heard) == [False, False, False, True]
+    await asyncio.wait_for(running, 10)
+    log = await agent.store.read("s")
+    [note] = notes(log)
+    assert note["by"] == replies[heard.index(True)].reason
+    [result] = [it.result.text for it in log if isinstance(it, r.ToolReturned)]
+    assert note["by"] in result
+
+
+RARE = {"Delegating", "SubagentStopping", "Erring", "Compacting", "Resuming"}
+
+
+def a_rare_agent(breakpoints: Breakpoints, store: MemoryStore) -> Agent[Any, Any]:
+    """An agent whose turn comes to the points that a simple turn does not have."""
+    child = Agent(ScriptedModel(says("counted")), name="counter")
+    script = [
+        ModelError("busy", retryable=True, status=529), calls("counter", task="count"), calls("pay", amount=5),
+        says("done"),
+    ]  # fmt: skip
+    agent: Agent[Any, Any] = Agent(
+        ScriptedModel(*script), tools=[pay, child.as_tool()], store=store, name="payer", clock=FakeClock(auto=True)
+    )
+    agent.gate(ToolCalling, tool="pay", name="asks")(lambda event: Ask("Pay?"))
+    inspect_agent(agent, breakpoints)
+    return agent
+
+
+@pytest.mark.parametrize("cancelled", ["", "Delegating", "SubagentStopping", "Erring", "Resuming", "ModelCalling"])
+async def test_rare_points_pause_too_and_a_cancel_ends_them(cancelled: str):
+    store, seen = MemoryStore(), set[str]()
+    breakpoints = Breakpoints([Breakpoint(name) for name in (RARE | {"ModelCalling"})])
+    agent = a_rare_agent(breakpoints, store)
+    breakpoints.watch(1)
+
+    async def act() -> None:
+        while True:
+            pause = await first(breakpoints)
+            seen.add(pause.view["event"])
+            if pause.view["event"] == cancelled:
+                await agent.cancel("s", "enough")
+                return
+            breakpoints.answer(pause.number, Reply(), "ann")
+
+    acts = asyncio.create_task(act())
+    result = await asyncio.wait_for(agent.run("go", session="s"), 20)
+    if isinstance(result.outcome, r.Suspended):
+        answers = {result.waiting_for[0].id: Approve(by="eve")}
+        result = await asyncio.wait_for(agent.resume("s", answers=answers), 20)
+    acts.cancel()
+    await store.verify("s")
+    assert not breakpoints.paused
+    if cancelled:
+        assert cancelled in seen
+        assert isinstance(result.outcome, Cancelled)
+    else:
+        assert seen >= RARE - {"Compacting"}
+        assert result.text == "done"
+
+
+async def test_time_in_a_pause_is_no_time_of_the_tool_that_hands_the_task_over():
+    clock = FakeClock()
+    breakpoints = Breakpoints([Breakpoint("ToolCalling", "pay")])
+    child = Agent(ScriptedModel(calls("pay", amount=1), says("paid")), tools=[pay], name="cashier")
+    agent: Agent[Any, Any] = Agent(
+        ScriptedModel(calls("cashier", task="pay it"), says("done")), tools=[child.as_tool()], store=MemoryStore(),
+        clock=clock, criteria=[ActiveTimeLimit(60)],
+    )  # fmt: skip
+    inspect_agent(agent, breakpoints)
+    breakpoints.watch(1)
+    running = asyncio.create_task(agent.run("go", session="s"))
+    pause = await first(breakpoints)
+    await clock.advance(3600)
+    breakpoints.answer(pause.number, Reply(), "ann")
+    result = await asyncio.wait_for(running, 10)
+    assert result.text == "done"

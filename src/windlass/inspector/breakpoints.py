@@ -38,6 +38,7 @@ from windlass.events import (
     MessageAdding,
     ModelCalling,
     ModelReplying,
+    Resuming,
     SessionStarting,
     StepEnding,
     ToolCalling,
@@ -247,7 +248,7 @@ class Breakpoints:
         return self._injects.pop(_key(event), None) if self._injects else None
 
     async def _pause(self, event: Any, turn: Turn[Any]) -> Reply | None:
-        if type(event) in (TurnStarting, SessionStarting) and len(self.sessions) < 100_000:
+        if type(event) in (TurnStarting, SessionStarting, Resuming) and len(self.sessions) < 100_000:
             self.sessions.add(turn.session_id)
         key = _key(event)
         if self._replies or self._injects:
@@ -266,7 +267,7 @@ class Breakpoints:
         finally:
             self._take(pause)
             self._remember(pause, turn)
-        reply = pause.reply
+        reply, key = pause.reply, _key(event, pause.reply.text)
         if reply.verdict:
             self._replies[key] = reply
         if reply.inject:
@@ -332,10 +333,20 @@ def _tool_of(event: Any) -> str:
     return str(event.agent) if type(event) is Delegating else ""
 
 
-def _key(event: Any) -> tuple[str, str, str]:
-    """What an answer is about. The events of one session come one after the other, but those of calls."""
-    call = getattr(event, "call", None)
-    return event.turn.session_id, type(event).__name__, "" if call is None else call.id
+def _key(event: Any, text: str | None = None) -> tuple[str, str, str]:
+    """What an answer is about; `text` is what it makes of the payload.
+
+    The events of one session come one after the other, but for those of calls, of tasks, and of hooks that ask models.
+    """
+    match event:
+        case Delegating(task=task):
+            about = f"{task.agent}: {task.task if text is None else text}"
+        case ModelCalling():
+            about = event.side
+        case _:
+            call = getattr(event, "call", None)
+            about = "" if call is None else call.id
+    return event.turn.session_id, type(event).__name__, about
 
 
 def _is_closing(event: Any) -> bool:
