@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NotRequired
@@ -1486,3 +1487,51 @@ async def test_both_sides_do_the_same(name: str) -> None:
             assert getattr(there, field) != getattr(ours, field), f"{field} is the same now: say so"
         else:
             assert getattr(ours, field) == getattr(there, field)
+
+
+def rewrites(seed: int) -> Setup:
+    """Two middlewares that add, change, remove and replace messages at random, in place or not, over eight turns."""
+    dice = random.Random(seed)
+
+    def rewrite(state: Any, *, before: bool) -> Any:
+        messages = state["messages"]
+        people = [one for one in messages if one.type == "human"]
+        results = [one for one in messages if one.type == "tool"]
+        match dice.randrange(7):
+            case 0:
+                return {"messages": [HumanMessage(f"added {dice.randrange(100)}")]}
+            case 1 if people:
+                chosen = dice.choice(people)
+                return {"messages": [HumanMessage(f"{chosen.content}*", id=chosen.id)]}
+            case 2 if len(people) > 1:
+                return {"messages": [RemoveMessage(id=dice.choice(people[:-1]).id)]}
+            case 3 if before and messages[-1].type == "human":
+                return {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *people[-3:]]}
+            case 4 if results:
+                chosen = dice.choice(results)
+                return {"messages": [ToolMessage(f"{chosen.content}~", id=chosen.id, tool_call_id=chosen.tool_call_id)]}
+            case 5 if people and before:
+                dice.choice(people).content += "#"
+        return None
+
+    class First(AgentMiddleware):
+        def before_model(self, state: Any, runtime: Any) -> Any:
+            return rewrite(state, before=True)
+
+        def after_model(self, state: Any, runtime: Any) -> Any:
+            return None if state["messages"][-1].tool_calls else rewrite(state, before=False)
+
+    class Second(AgentMiddleware):
+        def before_model(self, state: Any, runtime: Any) -> Any:
+            return rewrite(state, before=True)
+
+    replies: list[AIMessage | Exception] = []
+    for number in range(12):
+        replies += [call("look", name=f"{number}")] if dice.random() < 0.5 else []
+        replies.append(AIMessage(f"reply {number}"))
+    return Setup([First(), Second()], Script(*replies), tools=[look], turns=[f"turn {number}" for number in range(8)])
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_messages_rewritten_at_random_are_the_same_on_both_sides(seed: int) -> None:
+    assert await here(lambda: rewrites(seed)) == await in_langchain(lambda: rewrites(seed))
