@@ -132,6 +132,29 @@ def test_langchain_reads_what_is_written_for_it() -> None:
     ]
 
 
+def test_objects_of_the_sdks_are_read_like_what_they_stand_for() -> None:
+    """Programs append the replies of an SDK to their lists as they are."""
+    from anthropic.types import TextBlock, ThinkingBlock, ToolUseBlock
+    from openai.types.chat import ChatCompletionMessage
+    from openai.types.responses import ResponseFunctionToolCall, ResponseReasoningItem
+
+    said = ChatCompletionMessage.model_validate(OPENAI[2])
+    assert read_conversation("openai", [*OPENAI[:2], said, *OPENAI[3:]]) == read_conversation("openai", OPENAI)
+    blocks = [
+        ThinkingBlock(type="thinking", thinking="hm", signature="sig"),
+        TextBlock(type="text", text="I look."),
+        ToolUseBlock(type="tool_use", id="toolu_1", name="look", input={"name": "x"}),
+    ]
+    [message] = read_conversation("anthropic", [{"role": "assistant", "content": blocks}]).messages
+    assert message.parts[0] == ThinkingPart("hm", "sig", vendor="anthropic")
+    assert (message.text, message.tool_calls[0].arguments) == ("I look.", {"name": "x"})
+    reasoning = ResponseReasoningItem(type="reasoning", id="rs_1", summary=[], encrypted_content="gAAA")
+    call = ResponseFunctionToolCall(type="function_call", call_id="call_1", name="look", arguments="{}")
+    [message] = read_conversation("openai_responses", [reasoning, call]).messages
+    assert message.parts[0] == ThinkingPart("", "gAAA", redacted=True, vendor="openai-responses")
+    assert message.tool_calls[0].vendor_id == "call_1"
+
+
 def test_parts_keep_what_they_are() -> None:
     image = read_conversation("openai", OPENAI).messages[0].parts[1]
     assert image == ImagePart(b"\x89PNG\r", media_type="image/png")

@@ -32,10 +32,11 @@ def read_conversation(format: ConversationFormat, messages: Any) -> Conversation
     """Read a list of messages of another project, for `agent.import_history(session, conversation.messages)`.
 
     `format` is `openai` (Chat Completions), `openai_responses` (the items of Responses), `anthropic` (Messages) or
-    `langchain`: message objects, or what `messages_to_dict` makes of them. Anthropic's whole body, with `system` and
-    `messages`, is read as well. Fields that Windlass has no place for stay beside the messages and are written again in
-    the same format; `left_out` names what is not kept. Raises `ConfigError` with the number of the first message that
-    cannot be read.
+    `langchain`: message objects, or what `messages_to_dict` makes of them. Objects of the vendors' SDKs are read like
+    the dicts that they stand for. Anthropic's whole body, with `system` and `messages`, is read as well.
+
+    Fields that Windlass has no place for stay beside the messages and are written again in the same format; `left_out`
+    names what is not kept. Raises `ConfigError` with the number of the first message that cannot be read.
     """
     module, given, system = _module(format), messages, ""
     reading = Reading()

@@ -38,10 +38,14 @@ class BadConversation(ValueError):
 
 
 def mapping(value: Any, what: str) -> Mapping[str, Any]:
-    """The value, if it is an object."""
-    if not isinstance(value, Mapping):
-        raise BadConversation(f"{what} must be an object, not a {type(value).__name__}")
-    return value
+    """The value, if it is an object: a mapping, or what an SDK of a vendor makes of one."""
+    if isinstance(value, Mapping):
+        return value
+    dump = getattr(value, "model_dump", None)
+    if callable(dump) and not isinstance(value, type):
+        dumped: Mapping[str, Any] = dump(mode="json", exclude_none=True)
+        return dumped
+    raise BadConversation(f"{what} must be an object, not a {type(value).__name__}")
 
 
 def items(value: Any, what: str) -> list[Any]:
