@@ -197,6 +197,12 @@ def test_the_whole_input_of_a_hook_can_be_given(project: Project):
         assert ("tool_response" in read) == (event == "PostToolUse")
 
 
+@pytest.mark.parametrize(("tool", "ran"), [("Edit", True), ("MultiEdit", True), ("NotebookEdit", False)])
+def test_a_matcher_for_edits_is_about_several_edits_too(project: Project, tool: str, ran: bool):
+    hooks = on("PreToolUse", "former_block.sh", matcher="Edit|Write")
+    assert ("together: deny" in fire(project, hooks, "PreToolUse", "--tool", tool).output) is ran
+
+
 def test_the_input_can_come_from_standard_input(project: Project):
     file = project.folder / "try.json"
     file.write_text(json.dumps({"hooks": on("PreToolUse", "no_rm.sh")}))

@@ -49,8 +49,8 @@ class CallView(Struct, frozen=True):
 
     @property
     def also(self) -> str:
-        """Another name that hooks may mean it by: Claude Code makes several edits with `Edit` now."""
-        return "Edit" if self.alias is _MULTI_EDIT else ""
+        """Another name that hooks may mean it by: Claude Code has no tool for several edits any more."""
+        return ALSO.get(self.tool, "") if self.alias is _MULTI_EDIT else ""
 
     def back(self, given: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         """The arguments that an `updatedInput` means, and what of it has no counterpart.
@@ -145,6 +145,8 @@ _EDITS_BACK = {theirs: ours for ours, theirs in _EDITS.items()}
 _PATH = Shape(absolute, relative)
 _TIME = Shape(_milliseconds, _seconds)
 
+ALSO = {"MultiEdit": "Edit"}
+"""Other names that hooks may mean a tool by."""
 _MULTI_EDIT = BuiltIn(
     "MultiEdit",
     {"path": "file_path"},

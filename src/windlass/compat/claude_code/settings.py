@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from .plain_text import first_line
 from .protocol import EVENTS
 
 MAX_FILE = 4_000_000
@@ -300,7 +301,7 @@ KNOWN_FIELDS = frozenset({*_FIELDS, "type", "rewakeSummary", "description", "id"
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:60]}…"
+    return first_line(text, 60)
 
 
 def _nearest(name: str) -> str:

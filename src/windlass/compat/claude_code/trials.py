@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from .aliases import ALSO
 from .answers import Answer
 from .engine import Engine, Firing
 from .handlers import HookRun, Payload
@@ -149,14 +150,16 @@ def _subject(event: str, data: Mapping[str, Any], cwd: str, project: str) -> Sub
     given = data.get("tool_input")
     if event not in TOOL_EVENTS or not isinstance(given, Mapping):
         return None
-    return Subject(str(data.get("tool_name", "")), given, cwd, project)
+    name = str(data.get("tool_name", ""))
+    return Subject(name, given, cwd, project, ALSO.get(name, ""))
 
 
 def _row(handler: Handler, ran: Mapping[str, HookRun], value: str, subject: Subject | None) -> Row:
     run = ran.get(_key(handler))
     if run is not None:
         return Row(handler, run=run)
-    if not matches(handler.matcher, handler.event, value):
+    values = [value] if subject is None or not subject.also else [value, subject.also]
+    if not any(matches(handler.matcher, handler.event, one) for one in values):
         return Row(handler, f"its matcher {handler.matcher!r} does not match {value!r}")
     if handler.condition is not None:
         if subject is None:
