@@ -18,6 +18,7 @@ from windlass.testing import calls, says
 
 from . import shop
 from .test_pages import VIEWS as PAGES
+from .test_pages import WIDTHS
 from .test_pipeline import VIEWS as PIPELINE
 from .test_security import ask
 
@@ -208,3 +209,35 @@ def test_a_new_question_is_announced_in_every_view(
     page.evaluate("dispatchEvent(new Event('questions'))")
     expect(page.locator("#said")).to_have_text("A new question waits: Refund EUR 420.00 for order 4480?")
     expect(page.locator('#tabs [data-id="approvals"] .n')).to_have_text("1")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_what_opens_inside_a_view_passes_axe(
+    inspector: Any, opened: Callable[..., Any], axe: str, width: str, theme: str
+):
+    one = opened(inspector, viewport=WIDTHS[width], color_scheme=theme, bypass_csp=True)
+
+    def check(what: str) -> None:
+        found = one.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        assert not [(rule["id"], [node["html"][:160] for node in rule["nodes"]][:3]) for rule in found["violations"]], (
+            what
+        )
+
+    page = one.go("#/turn/desk-8841", ".r")
+    page.evaluate(axe)
+    page.locator("#rows").focus()
+    page.keyboard.press("End")
+    page.wait_for_selector(".ctxcol", state="attached")
+    check("contexts beside a turn")
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    page.keyboard.type("refund")
+    expect(page.locator(".find")).to_contain_text("1 of")
+    check("find")
+    one.go("#/pipeline/context/session/desk-8833b", ".ctx")
+    check("context")
+    one.go("#/tree/lead-12", ".family")
+    page.get_by_role("button", name="Steps of lead").click()
+    page.wait_for_selector(".famstep")
+    check("steps of a delegation")

@@ -65,7 +65,8 @@ function call(item, { session, turn }) {
   for (const one of silent(item, looks)) steps.add(one.verb === "shadow gate" ? "shadow" : "silent", [h("b.quiet-name", {}, one.name), h("span.dim", {}, `${one.verb} said nothing${one.planned === "maybe" ? ", if it was asked" : ""}`)], null, "");
   if (bare && item.status !== "not made") steps.add("error", h("b.v-error", {}, "no gate looks at this tool"), "It is unsafe, and nothing could refuse the call.", "");
   else if (!before.length && !looks.length) steps.add("silent", h("span.dim", {}, session.tools?.[item.name] ? "no gate looks at this tool" : "no gate answered"), null, "");
-  for (const one of item.answered ?? []) steps.add(tone(one.v), [h("b", {}, one.by), " ", verdict(one.v), one.partial ? tag("others must approve, too") : null], one.why, item.asked?.digest && one.digest ? (one.digest === item.asked.digest ? "same digest" : "other digest") : "");
+  const asked = turn.rows.find((row) => row.k === "wait" && row.asks.some((ask) => ask.id === item.call)), seen = item.answered?.at(-1)?.digest;
+  for (const one of item.answered ?? []) steps.add(tone(one.v), [h("b", {}, one.by), " ", verdict(one.v), one.partial ? tag("others must approve, too") : null], one.why, asked ? `after ${span(Math.max(0, one.at - asked.t0))}` : "");
   if (item.asked && !item.answered) steps.add("ask", h("b", {}, "waits for an answer"), [item.asked.question, " ", h("a", { href: `#/approvals/${encodeURIComponent(item.asked.id)}` }, "Open it in the inbox")], "");
   if (item.called) steps.add("silent", [h("b", {}, "called"), effect ? h("span.dim", {}, effect) : null, item.attempts > 1 ? tag(`attempt ${item.attempts}`) : null], RERUN[effect], `at ${offset(item.t0 - start)}`);
   for (const one of item.discarded ?? []) steps.add("error", [h("b", {}, `attempt ${one.attempt}`), " discarded"], one.error, "");
@@ -77,7 +78,7 @@ function call(item, { session, turn }) {
     sum(name ? verdict(name) : null, h("span", {}, summary(item))),
     section("Arguments", args(item)),
     section("Who decided", steps.list()),
-    item.digest ? h("p.dig", {}, "digest reviewed ", h("code", {}, item.digest)) : null,
+    item.digest ? h("p.dig", {}, "digest reviewed ", h("code", {}, item.digest), seen && item.asked?.digest ? (seen === item.asked.digest ? ", the same as answered" : h("span.v-error", {}, ", other than answered")) : null) : null,
     item.child ? section("Agent", h("p", {}, h("a", { href: `#/turn/${encodeURIComponent(item.child)}` }, `Open ${item.child}`)), h("p.note", {}, item.task), item.charged ? h("p.dim", {}, `${count(item.charged.in + item.charged.out)} tokens${item.charged.cost != null ? `, ${money(item.charged.cost)}` : ""} were charged to this turn`) : null) : null,
     item.result ? section("Result", h("pre.text", {}, item.result)) : null,
     (item.changes ?? []).some((one) => one.event === "ToolReturning") ? section("Changed in the result", item.changes.filter((one) => one.event === "ToolReturning").map(changed)) : null,
