@@ -33,6 +33,15 @@ def test_the_details_of_a_call_name_the_gates_that_said_nothing(inspector: Any, 
     expect(panel).to_contain_text("unsafe")
 
 
+def test_the_details_of_a_model_call_name_the_hooks_that_said_nothing(inspector: Any, opened: Callable[..., Any]):
+    page = opened(inspector).go("#/turn/desk-8840", ".panel .chain")
+    page.locator(".r-model").first.click()
+    steps = page.locator(".panel .chain li").all_inner_texts()
+    at = {step.split("\n")[0].split(" ")[0]: number for number, step in enumerate(steps)}
+    assert at["hide_cards"] < at["called"] < at["no_promises"]
+    assert "gate said nothing" in steps[at["no_promises"]].replace("\n", " ")
+
+
 def test_an_unsafe_call_that_no_gate_looks_at_is_named_in_the_head_and_in_its_details(
     inspector: Any, opened: Callable[..., Any]
 ):

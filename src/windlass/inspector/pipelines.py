@@ -177,6 +177,20 @@ def mediation(pipeline: Data, effects: Mapping[str, str]) -> Data:
     return found
 
 
+def around_models(pipeline: Data) -> list[Data]:
+    """The hooks that are asked about model calls, before they leave and when replies are there, in order."""
+    if not is_detailed(pipeline):
+        return []
+    events = ("ModelCalling", "ModelReplying")
+    asked = [one for one in pipeline["hooks"] if one["event"] in events and one["kind"] in _LOOKS]
+    asked.sort(key=lambda one: _VERBS.index(stage_of(one)))
+    return [
+        {"name": one["name"], "verb": stage_of(one), "event": one["event"],
+         "planned": "maybe" if any(one.get(name) for name in ("model", "agent", "when")) else "always"}
+        for one in asked
+    ]  # fmt: skip
+
+
 # ---------------------------------------------------------------- what changed
 
 

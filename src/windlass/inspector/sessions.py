@@ -20,7 +20,7 @@ from windlass.records import Record, encode
 from windlass.server.errors import Problem
 
 from .digests import digest
-from .pipelines import mediation
+from .pipelines import around_models, mediation
 from .requests import Call, Endpoint, Endpoints
 from .score import Score, Turn
 from .sources import SessionLog, is_live
@@ -180,14 +180,15 @@ async def turn(call: Call) -> Data:
     log, number = await session_log(call), call.number("turn")
     one = log.score.turn if number == 0 else _turn(log.score, number)
     view = None if one is None else turn_view(one, most=ROWS)
-    more = {"now": time.time(), "live": await _live(call, log.score), "tools": await _tools(call, one)}
+    more = {"now": time.time(), "live": await _live(call, log.score), **await _asked(call, one)}
     return {**head(log.score, 0 if one is None else one.n), **more, "turn": view}
 
 
-async def _tools(call: Call, turn: Turn | None) -> Data:
-    """The tools of the agent that ran a turn: their effects, and which hooks look at their calls."""
+async def _asked(call: Call, turn: Turn | None) -> Data:
+    """Who is asked in a turn: by tool, with the effects of the tools, and about model calls."""
     described = await call.inspector.governance.pipeline(turn.pipeline if turn is not None else "")
-    return cut(dict(list(mediation(described, call.inspector.effects).items())[:TOOLS]), ROW)  # type: ignore[no-any-return]
+    tools = dict(list(mediation(described, call.inspector.effects).items())[:TOOLS])
+    return cut({"tools": tools, "around": around_models(described)[:TOOLS]}, ROW)  # type: ignore[no-any-return]
 
 
 def _turn(score: Score, number: int) -> Turn:

@@ -87,10 +87,11 @@ export function bar(parts, label, height) {
 }
 
 let timer = 0;
-export function say(text) {
+// Says something to people who listen; unless it is on the page already, also to those who look.
+export function say(text, shown = true) {
   const el = document.getElementById("said");
   el.textContent = inert(text);
-  el.classList.add("on");
+  el.classList.toggle("on", shown);
   clearTimeout(timer);
   timer = setTimeout(() => el.classList.remove("on"), 3600);
 }

@@ -30,7 +30,7 @@ export function sentences(part) {
     el.setAttribute("aria-pressed", "true");
     open = guilt(sources, at, sentence);
     el.after(open);
-    say(open.querySelector("p").textContent);
+    say(open.querySelector("p").textContent, false);
   };
   for (const piece of split(part.text)) {
     const sentence = piece.trimStart(), before = piece.slice(0, piece.length - sentence.length);

@@ -126,14 +126,18 @@ export function words(before, after) {
   return [h("span.dim", {}, i > 10 ? "… " : "", same), i < a.length - j ? h("del", {}, a.slice(i, a.length - j).join("")) : null, " ", i < b.length - j ? h("ins", {}, b.slice(i, b.length - j).join("")) : null, h("span.dim", {}, short(a.slice(a.length - j).join(""), 120))];
 }
 
-function model(item, { turn }) {
+function model(item, { turn, session }) {
   const before = (item.changes ?? []).filter((one) => one.event === "ModelCalling"), after = (item.changes ?? []).filter((one) => one.event !== "ModelCalling");
   const steps = chain();
   for (const one of before) steps.add("changed", [h("b", {}, one.hook), " rewrote the request"], Object.keys(one.fields).join(", "), time(one.took));
   says(steps, (item.says ?? []).filter((one) => one.event === "ModelCalling"));
+  const spoke = new Set([...(item.says ?? []), ...(item.changes ?? [])].map((one) => `${one.event} ${one.hook}`));
+  const quiet = (event) => { for (const one of (session.around ?? []).filter((hook) => hook.event === event && !spoke.has(`${event} ${hook.name}`))) steps.add(one.verb === "shadow gate" ? "shadow" : "silent", [h("b.quiet-name", {}, one.name), h("span.dim", {}, `${one.verb} said nothing${one.planned === "maybe" ? ", if it was asked" : ""}`)], null, ""); };
+  if (item.paid) quiet("ModelCalling");
   steps.add("silent", [h("b", {}, "called"), item.model ? h("span.dim", {}, item.model) : null], item.paid ? null : "no model was called: a cache or an answer gave this reply", span(item.t - item.t0));
   for (const one of after) steps.add("changed", [h("b", {}, one.hook), " rewrote the reply"], Object.keys(one.fields).join(", "), time(one.took));
   says(steps, (item.says ?? []).filter((one) => one.event !== "ModelCalling"));
+  if (!item.rejected) quiet("ModelReplying");
   if (item.rejected) steps.add("deny", [h("b", {}, "rejected"), h("span.dim", {}, ` by ${item.rejected.by.join(", ")}`)], item.rejected.why, "");
   return [
     sum(verdict(item.rejected ? "Regenerate" : "Allow"), h("span", {}, item.rejected ? "paid for, never in the transcript" : item.passed ? `hooks objected, but their bound was reached` : "this reply counts")),
