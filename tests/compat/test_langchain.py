@@ -192,6 +192,27 @@ async def test_blocks_are_streamed() -> None:
     assert stream.result.messages[1].parts[0] == ThinkingPart("hm", "sig", vendor="anthropic")
 
 
+async def test_thinking_beside_the_content_is_thinking_too() -> None:
+    class Beside(Chat):
+        def _stream(self, messages: Any, *given: Any, **options: Any) -> Iterator[ChatGenerationChunk]:
+            self.sent.append(list(messages))
+            for thought, text in (("h", ""), ("m", ""), ("", "He"), ("", "llo")):
+                extra = {"additional_kwargs": {"reasoning_content": thought}} if thought else {}
+                yield ChatGenerationChunk(message=AIMessageChunk(text, **extra))
+
+    model = Beside(messages=iter(()), sent=[], bound=[], options=[])
+    agent = Agent(LangChainModel(model))
+    stream = agent.stream("go", session="s")
+    deltas = [event async for event in stream if isinstance(event, TextDelta | ThinkingDelta)]
+    assert [(type(delta).__name__, delta.text) for delta in deltas] == [
+        ("ThinkingDelta", "h"), ("ThinkingDelta", "m"), ("TextDelta", "He"), ("TextDelta", "llo")
+    ]  # fmt: skip
+    assert stream.result.messages[1].parts[0] == ThinkingPart("hm", vendor="langchain")
+    async for _ in agent.stream("again", session="s"):
+        pass
+    assert model.sent[1][1].additional_kwargs == {"reasoning_content": "hm"}
+
+
 @pytest.mark.parametrize(("status", "kind"), [(429, RateLimited), (400, BadRequest), (529, Overloaded)])
 async def test_a_status_tells_what_kind_of_error_it_is(status: int, kind: type[ModelError]) -> None:
     class StatusError(Exception):

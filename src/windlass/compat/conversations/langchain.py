@@ -56,8 +56,10 @@ _FIELDS = (
     "additional_kwargs", "response_metadata", "usage_metadata",
 )  # fmt: skip
 _KNOWN = ("type", "content", "tool_calls", "invalid_tool_calls", "tool_call_id", "status", "tool_call_chunks")
-_REPEATED = ("tool_calls", "function_call")
-"""Fields of `additional_kwargs` in which older versions repeat the calls."""
+THOUGHT = "reasoning_content"
+"""The field of `additional_kwargs` in which some chat models put their thinking."""
+_ELSEWHERE = ("tool_calls", "function_call", THOUGHT)
+"""Fields of `additional_kwargs` that are parts of a message here: older versions repeat the calls in them."""
 _CALLS = ("tool_use", "tool_call", "function_call", "tool_call_chunk", "invalid_tool_call", "input_json_delta")
 _OF_A_CALL = {"id", "name", "args", "type", "error", "index"}
 _MEDIA: dict[str, Any] = {"image": ImagePart, "file": DocumentPart, "audio": AudioPart, "video": VideoPart}
@@ -86,6 +88,9 @@ def read(given: Any, reading: Reading) -> str | list[Message]:
     known = {call.vendor_id for call in calls}
     spoken, more = _content(content, reading), _more(data, reading)
     beside = _beside(data, reading, MESSAGE)
+    extra = data.get("additional_kwargs")
+    if role == "assistant" and isinstance(extra, Mapping) and extra.get(THOUGHT):
+        spoken = (ThinkingPart(text(extra[THOUGHT], THOUGHT), vendor=VENDOR), *spoken)
     unlisted = [call for call in more if call.vendor_id not in known] if role == "assistant" else []
     return [Message(role, (*spoken, *calls, *unlisted, *beside))]
 
@@ -125,7 +130,7 @@ def _beside(data: Mapping[str, Any], reading: Reading, key: str, *known: str) ->
     """What the message says beside its content and calls."""
     given = {name: value for name, value in data.items() if value not in ({}, [], False)}
     if isinstance(extra := given.get("additional_kwargs"), Mapping):
-        more = {name: value for name, value in extra.items() if name not in _REPEATED}
+        more = {name: value for name, value in extra.items() if name not in _ELSEWHERE}
         given["additional_kwargs"] = more or None
     return reading.kept(VENDOR, given, *_KNOWN, "chunk_position", *known, key=key)
 
@@ -255,6 +260,9 @@ def add(wire: list[Wire], message: Message, ids: Ids) -> None:
         data["tool_calls"] = []
         for call in message.tool_calls:
             _add_call(data, call, ids)
+        own = [part.text for part in message.parts if type(part) is ThinkingPart and part.vendor == VENDOR]
+        if own:
+            data["additional_kwargs"] = {THOUGHT: "".join(own)}
     for part in message.parts:
         if (fields := kept_fields(part, VENDOR, MESSAGE)) is not None:
             put_back(data, fields)
@@ -294,6 +302,8 @@ def _blocks(parts: tuple[Any, ...], ids: Ids) -> Any:
     blocks: list[Wire] = []
     thoughts: list[ThinkingPart] = []
     for part in parts:
+        if type(part) is ThinkingPart and part.vendor == VENDOR:
+            continue
         if type(part) is ThinkingPart and part.vendor == RESPONSES:
             thoughts.append(part)
             if part.signature is None:

@@ -10,6 +10,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, messages_from_dict
 
 from windlass.compat.conversations import read_conversation, write_conversation
+from windlass.compat.conversations.langchain import THOUGHT
 from windlass.deltas import AnyDelta, TextDelta, ThinkingDelta
 from windlass.errors import ConfigError, ModelError, WindlassError
 from windlass.messages import ModelReply, ModelRequest, OpaquePart, ThinkingPart, ToolCallPart, Usage, digest, thawed
@@ -60,6 +61,8 @@ class LangChainModel:
             async with aclosing(chunks):
                 async for chunk in chunks:
                     whole = chunk if whole is None else whole + chunk
+                    if thought := chunk.additional_kwargs.get(THOUGHT):
+                        yield ThinkingDelta(thought, 0)
                     for piece in pieces.of(chunk.content, whole.content):
                         yield piece
         except Exception as error:

@@ -12,7 +12,7 @@ def without_strange_thinking(message: Message) -> Message:
     """A message without the thinking of a model that was not asked through LangChain: chat models refuse it."""
     if any(map(is_of_langchain, message.parts)):
         return message
-    parts = tuple([part for part in message.parts if type(part) is not ThinkingPart])
+    parts = tuple([part for part in message.parts if type(part) is not ThinkingPart or part.vendor == langchain.VENDOR])
     return message if len(parts) == len(message.parts) else message.replace(parts=parts)
 
 
