@@ -21,14 +21,23 @@ def entry(label: str, text: str, *, indent: int, column: int) -> str:
     """A label and its text, which starts at a column; long texts wrap and stay in that column."""
     head = " " * indent + label
     head = head.ljust(column) if len(head) < column else f"{head}  "
-    lines = textwrap.wrap(
-        text,
+    wrapper = _Wrapper(
         max(_width.get(), column + 20),
         initial_indent=head,
         subsequent_indent=" " * column,
         break_on_hyphens=False,
     )
-    return "\n".join(lines).replace(_NO_BREAK, " ") or head.rstrip()
+    return "\n".join(wrapper.wrap(text)).replace(_NO_BREAK, " ") or head.rstrip()
+
+
+class _Wrapper(textwrap.TextWrapper):
+    """Breaks a word of millions of characters in a time that grows with its length, not with the square of it."""
+
+    def _handle_long_word(self, reversed_chunks: list[str], cur_line: list[str], cur_len: int, width: int) -> None:
+        word = reversed_chunks.pop()
+        first, others = max(width - cur_len, 0) if width > 0 else 1, max(self.width - len(self.subsequent_indent), 1)
+        cur_line.append(word[:first])
+        reversed_chunks += reversed([word[at : at + others] for at in range(first, len(word), others)])
 
 
 def items(words: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from rich.cells import cell_len
 from tests.inspector import shop
 
+from windlass import Agent
 from windlass.cli import main
 from windlass.cli.painting import COLOURS, PLAIN_SHAPES, SHAPES, Paint
 from windlass.cli.turn_tree import read_turn
@@ -23,6 +24,7 @@ from windlass.cli.waterfall import Scale, Waterfall
 from windlass.inspector.phrases import ENDS, STATES
 from windlass.inspector.score import TONES
 from windlass.stores import SQLiteStore
+from windlass.testing import FunctionModel, says
 
 from .terminals import Terminal
 
@@ -273,3 +275,25 @@ def test_the_list_is_one_line_for_each_session_in_a_pipe():
     assert more["desk-8841"]["state"] == "done"
     assert more["desk-8841"]["verdicts"]["deny"] == 3
     assert more["desk-8844"]["state"] == "waiting"
+
+
+def test_why_prints_a_word_of_millions_of_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WINDLASS_STORE", f"sqlite:///{tmp_path / 'words.db'}")
+
+    async def record() -> None:
+        agent = Agent(FunctionModel(lambda request: says("done")), store=f"sqlite:///{tmp_path / 'words.db'}")
+        await agent.run("z" * 3_000_000, session="word")
+        await agent.aclose()
+
+    asyncio.run(record())
+    assert piped("why", "word").count("z") == 3_000_000
+
+
+@pytest.mark.parametrize("columns", [40, 60, 100])
+def test_the_list_of_sessions_fits_the_terminal(tmp_path: Path, columns: int):
+    lines, _ = on_terminal(tmp_path, "sessions", "list", columns=columns)
+    assert all(cell_len(line) < columns for line in lines)
+    text = " ".join("\n".join(lines).split())
+    assert "desk-8841" in text
+    assert "3 refused" in text
+    assert "1 errors" not in text

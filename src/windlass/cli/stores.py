@@ -62,7 +62,7 @@ def with_store(where: str | Store, work: Callable[[Store], Awaitable[T]], *, cre
         except SessionUnknown as error:
             raise click.ClickException(f"{error}{await _near(store, error.session)}") from error
         except StoreError as error:
-            if "session " in str(error) or _place(store) in str(error):
+            if "session " in str(error) or not hasattr(store, "path") or _place(store) in str(error):
                 raise
             raise StoreError(f"the store {_place(store)}: {error}") from error
         except (WindlassError, click.ClickException, OSError):
