@@ -165,6 +165,23 @@ async def test_a_reply_that_was_rejected_in_words_of_the_kernel_is_no_answer_of_
     assert (await once(store, odd, strict)).differences[0].now == "halt: no"
 
 
+async def test_a_gate_that_was_broken_off_is_judged_when_it_is_asked_again():
+    """It had asked a model when the process died; its verdict came later."""
+
+    async def critic(event: Any) -> Any:
+        return Halt("no") if (await event.turn.ask("scripted", "fine?")) else None
+
+    for event in (TurnStarting, ModelReplying):
+        store = MemoryStore()
+        agent = an_agent(store, gate(event, "critic", critic), script=[says("a"), says("b"), says("c")])
+        await agent.run("go", session="whole")
+        kinds = [type(record).__name__ for record in await store.read("whole")]
+        await agent.fork("whole", at=kinds.index("SideReplied") + 1, to="s")
+        await agent.resume("s")
+        found = await Replay(an_agent(MemoryStore(), gate(event, "critic", critic)), store).session("s")
+        assert (found.status, found.differences) in (("same", ()), ("unjudged", ())), event
+
+
 # ---------------------------------------------------------------- Resuming
 
 

@@ -26,7 +26,7 @@ from windlass.events import ModelCalling
 from windlass.messages import ModelReply, as_reply
 from windlass.ownership import Claim
 from windlass.records import CancelRequested, Delegated, HookFailed, MessageHeld, Record, SideReplied
-from windlass.states import Fold, fold_log
+from windlass.states import Fold, fold_log, over
 from windlass.turns import Asker, BackgroundTask, Invocation, Turn, Writes
 
 ReadLog = Callable[[str], Awaitable[Sequence[Record]]]
@@ -172,7 +172,7 @@ class RecordedSite(Site):
     async def _result(self, asker: Asker, agent: Any, name: str, session: str) -> Any:
         records = await self._read(session)
         fold = fold_log(session, records) if records else None
-        if fold is None or fold.turn is None or fold.turn.outcome is None:
+        if fold is None or fold.turn is None or not over(fold):
             raise self.lack(asker.by, f"needs the result of agent {name!r}")
         return agent._child_result(fold.state, {}, None, records)
 

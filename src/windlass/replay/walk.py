@@ -32,8 +32,10 @@ from windlass.events import (
 from windlass.messages import Message, ModelRequest
 from windlass.outcomes import Cancelled, Failed, StopReason
 from windlass.records import (
+    Answered,
     Asked,
     CancelRequested,
+    Charged,
     Compacted,
     Concluded,
     Delegated,
@@ -93,6 +95,25 @@ _OF_CALLS = frozenset(
 """The records among which the calls of one step are decided."""
 
 
+_ON_THE_WAY = frozenset(
+    [
+        Answered,
+        Asked,
+        Charged,
+        Delegated,
+        HookFailed,
+        InboxTaken,
+        MessageHeld,
+        Noted,
+        Rewritten,
+        SideReplied,
+        SlotSet,
+        Suspended,
+    ]
+)
+"""The records that hooks leave at an event before its gates have decided."""
+
+
 class Walk:
     """One session on its way through a replay. `written` are hooks whose recorded writes do not count, by name and
     event: they are asked again, or are gone."""
@@ -136,7 +157,8 @@ class Walk:
                 break
             if self._started is not None and kind is not InboxTaken and not _is_callers(record):
                 judge.number = number
-                await self._begin_turn(self._started, goes_on=kind is not Resumed)
+                died = kind is Resumed or (kind in _ON_THE_WAY and self._died_here())
+                await self._begin_turn(self._started, goes_on=not died)
             if (before := _BEFORE.get(kind)) is not None and not judge.is_over():
                 judge.number = number
                 await before(self, record)
@@ -480,6 +502,8 @@ class Walk:
             self._changed.setdefault(about, {}).update(record.fields)
         elif type(record) is HookFailed and record.effect == "withheld":
             self._note_withheld(event)
+        elif type(record) in _ON_THE_WAY and self._died_here():
+            pass  # the gates are asked again when the turn is resumed
         elif event == "ToolCalling":
             await self._review()
             await self.calls.decide(about)
@@ -489,6 +513,13 @@ class Walk:
             await reach(self)
         if type(record) is HookDecided and not record.shadow and not self.judge.is_over():
             self.judge.note_refused(record)
+
+    def _died_here(self) -> bool:
+        """Whether the process died at the event at hand: no record tells that its gates had decided."""
+        for at in range(self.judge.number, len(self._records)):
+            if (kind := type(self._records[at])) not in _ON_THE_WAY:
+                return kind is Resumed
+        return True
 
     def _note_withheld(self, event: str) -> None:
         """A rewrite failed, so what it was to change was withheld, and the gates were not asked."""
