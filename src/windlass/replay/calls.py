@@ -26,7 +26,7 @@ _UNFINISHED = ("cancelled", "interrupted")
 
 
 class CallJudge:
-    """Judges the calls of one session."""
+    """Judges the calls of one session. `again` are those to judge once more, since the turn was resumed."""
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
@@ -36,7 +36,7 @@ class CallJudge:
         injections = Injections(site.journal, site, Transcript(site.journal, site, questions))
         self._decisions = ToolDecisions(site, questions, injections, reviewed=False)
         self._given: dict[str, Given] = {}
-        self._again: list[str] = []
+        self.again: list[str] = []
 
     def _state(self, call_id: str) -> CallFold | None:
         step = self._judge.fold.open
@@ -66,7 +66,9 @@ class CallJudge:
         if judge.take_lacks(ToolCalling, call_id) or not judge.note(ToolCalling, call_id, was, given, name):
             return
         self._given[call_id] = given
-        if changed is not None and not self._misses_tool(call_id, recorded.verdict, name):
+        if changed is None or self._misses_tool(call_id, recorded.verdict, name):
+            return
+        if changed is not call or recorded.json is not None:
             self._compare_arguments(state, recorded, changed)
 
     def _as_judged(self, state: CallFold, recorded: ToolDecided) -> ToolCall:
@@ -123,7 +125,7 @@ class CallJudge:
         """The turn goes on in another pass: gates are asked again about the calls that have not begun."""
         step = self._judge.fold.open
         calls = () if step is None else step.calls.items()
-        self._again = [
+        self.again = [
             call_id
             for call_id, state in calls
             if call_id in self._given
@@ -139,12 +141,12 @@ class CallJudge:
         All calls of a step are decided before the first of them runs.
         """
         judge = self._judge
-        if not self._again or not judge.fold.going:
+        if not self.again or not judge.fold.going:
             return
         step, last = judge.fold.open, None if record is None else record.call
         for call_id in () if step is None else tuple(step.calls):
-            if call_id in self._again and not judge.is_over():
-                self._again.remove(call_id)
+            if call_id in self.again and not judge.is_over():
+                self.again.remove(call_id)
                 await self._decide_again(call_id, record if call_id == last else None)
             if call_id == last:
                 break

@@ -257,8 +257,9 @@ class Judge:
         was, now = said(recorded.verdict), said(given.verdict)
         self._verdicts += 1
         nobody_to_ask = now.kind == "ask" and was.text.startswith((NOBODY_TO_ASK, NO_TASK_TO_ASK))
-        failed_then = recorded.verdict is None and self._failed_then(given)
-        failed, self.site.failed = self.site.failed, {}
+        failed, failed_then = self.site.failed, False
+        if failed:
+            failed_then, self.site.failed = recorded.verdict is None and self._failed_then(given), {}
         if same(was, now) or nobody_to_ask or failed_then:
             self._reworded += was.text != now.text
             if self._resumed:

@@ -291,7 +291,8 @@ class Walk:
 
     async def suspend(self, record: Any) -> None:
         """The turn waits: what was to be judged again has been."""
-        await self._review()
+        if self._unreviewed:
+            await self._review()
         if not self.judge.is_over():
             await self.calls.decide_again()
 
@@ -386,14 +387,16 @@ class Walk:
 
     async def reject(self, record: Any) -> None:
         """A reply was rejected, perhaps because a person gave another one."""
-        await self._review()
+        if self._unreviewed:
+            await self._review()
         step = self.fold.open
         about = about_reply(self.fold.session, record.step, 1 if step is None else step.round)
         self._responded = isinstance(self.judge.holds(ModelReplying, about).verdict, Answer)
 
     async def let_pass(self, record: Any) -> None:
         """A reply stands although gates rejected it."""
-        await self._review()
+        if self._unreviewed:
+            await self._review()
 
     async def compact(self, record: Any) -> None:
         """A part of the history is about to be replaced."""
@@ -408,38 +411,44 @@ class Walk:
 
     async def decide_call(self, record: Any) -> None:
         """A call is about to be decided."""
-        await self._review()
-        await self.calls.decide_again(record)
+        if self._unreviewed:
+            await self._review()
+        if self.calls.again:
+            await self.calls.decide_again(record)
         await self.calls.decide(record.call)
         if not self.judge.is_over():
             await self.calls.decide_edited(record)
 
     async def call_tool(self, record: Any) -> None:
         """A tool is about to be called. A wrap may have changed its arguments."""
-        await self.calls.decide_again()
+        if self.calls.again:
+            await self.calls.decide_again()
         await self.calls.decide_changed(record)
 
     async def review_result(self, record: Any) -> None:
         """A result is about to enter the log."""
         withheld, self._withheld = self._withheld, False
-        await self.calls.decide_again()
+        if self.calls.again:
+            await self.calls.decide_again()
         if not withheld and not self.judge.is_over():
             await self.calls.review(record)
 
     async def hand_over(self, record: Any) -> None:
         """A task is about to be given to another agent."""
-        await self.calls.decide_again()
+        if self.calls.again:
+            await self.calls.decide_again()
         await self.calls.hand_over(record)
 
     async def end_step(self, record: Any) -> None:
         """The messages of a step are about to enter the transcript."""
-        await self._review()
+        if self._unreviewed:
+            await self._review()
         step, session = self.fold.open, self.fold.session
         own = () if step is None else step.messages()
         for at, message in enumerate(own):
             about = f"{session}/{record.step}/{message.role}"
-            recorded = self.judge.recorded("MessageAdding", about)
             if record.messages is not None:
+                recorded = self.judge.recorded("MessageAdding", about)
                 message = _changed(message, self._changed.get(about, {}))
                 entered = record.messages[at] if len(record.messages) == len(own) else None
                 if entered != message and not (recorded and isinstance(recorded.verdict, Deny | Halt)):
