@@ -402,8 +402,12 @@ def better() -> str:
         ("CPU per step at N=10", ("step", "10", "cpu")),
         ("CPU per step at N=100", ("step", "100", "cpu")),
         ("CPU per step at N=400", ("step", "400", "cpu")),
+        ("CPU per step with 1 hook object", ("hooks", "1", "cpu")),
+        ("CPU per step with 5 hook objects", ("hooks", "5", "cpu")),
         ("CPU per step with 20 hook objects", ("hooks", "20", "cpu")),
         ("CPU of an import", ("imports", "ms")),
+        ("CPU to the first answer", ("imports", "answer")),
+        ("modules that an import loads", ("imports", "modules")),
         ("resident memory after the import", ("imports", "rss_mb")),
         ("packages that are installed", ("footprint", "distributions")),
         ("disk space of the installation", ("footprint", "megabytes")),
@@ -412,17 +416,26 @@ def better() -> str:
         ("making an agent with 20 hook objects", ("construct", "20", "cpu")),
         ("memory of an idle agent", ("idle", "kb_per_agent")),
         ("wall time of 1,000 turns at once", ("concurrent", "seconds", "wall")),
+        ("CPU of 1,000 turns at once", ("concurrent", "seconds", "cpu")),
         ("memory of 1,000 turns at once", ("concurrent", "grown_mb")),
     ):
         lines += _beaten(what, figures(*path)[OURS], peers(*path))
+    each = {
+        name: (found["hooks"]["20"]["cpu"] - found["hooks"]["0"]["cpu"]) / 20 for name, found in contenders().items()
+    }
+    lines += _beaten(
+        "what one of 20 hook objects adds", each[OURS], {name: each[name] for name in peers("step", "early")}
+    )
     ours = min(costs["cpu"] for variant, costs in contenders()[OURS]["stream"].items() if variant != "hand")
     lines += _beaten("a streamed piece", ours, _least("stream", lambda costs: costs["cpu"]))
     for size in SIZES:
         ours = contenders()[OURS]["store"]["SQLite, unsafe tool (default)"]
         lines += _beaten(f"a stored step at N={size}", ours[size]["wall"], _least("store", lambda c: c[size]["wall"]))  # noqa: B023
         lines += _beaten(f"bytes at N={size}", ours["bytes"][size], _least("store", lambda c: c["bytes"][size]))  # noqa: B023
-    ours = contenders()[OURS]["resume"]["SQLite, unsafe tool (default)"]["ms"]["wall"]
-    lines += _beaten("continuing a stored session", ours, _least("resume", lambda costs: costs["ms"]["wall"]))
+    ours = contenders()[OURS]["resume"]["SQLite, unsafe tool (default)"]["ms"]
+    for clock in ("wall", "cpu"):
+        what = f"continuing a stored session, {clock} time"
+        lines += _beaten(what, ours[clock], _least("resume", lambda costs: costs["ms"][clock]))  # noqa: B023
     growth = growths()
     flat = {name: value for name, value in growth.items() if name not in (OURS, LIMIT)}
     lines += _beaten("late over early steps", growth[OURS], flat)
