@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from windlass.evals import EvalRun
+from windlass.evals.runs import TrialReport
 from windlass.stores import SQLiteStore
 
 from . import shop
@@ -115,6 +117,20 @@ def test_unknown_runs_and_files_that_are_none_are_refused(evals: Any, database: 
     assert done.returncode == 1
     assert "is not a saved evaluation" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_huge_run_is_bounded_and_trials_that_did_not_pass_are_kept(
+    folder: Path, started: Callable[..., Any], tmp_path: Path
+):
+    trials = [TrialReport("a", number, passed=number != 5000, text="x" * 9000) for number in range(1, 6001)]
+    EvalRun("desk", tuple(trials), 1.0, 6000).save(tmp_path / "huge.json")
+    process = started(folder / "evals.db", "--evals", tmp_path)
+    _, _, data = ask(process, "/api/evals")
+    assert len(data) < 2_000_000
+    case = json.loads(data)["run"]["cases"][0]
+    assert case["of"] == 6000
+    assert len(case["trials"]) == 500
+    assert [one["n"] for one in case["trials"] if not one["passed"]] == [5000]
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -16,13 +16,15 @@ from windlass.messages import Usage
 from windlass.server.errors import Problem
 
 from .requests import Call, Endpoint, Endpoints
-from .words import Data, cut
+from .words import MOST_ITEMS, Data, cut
 
 TEXT = 2000
-MOST_FILES = 500
+MOST_FILES = MOST_ITEMS
 """How many files of a folder are read, the latest first."""
 
-MOST_CASES = 2000
+MOST_CASES, MOST_TRIALS = MOST_ITEMS, 4000
+"""How many cases of a run, and trials in all of them, are sent; of a case those first that did not pass."""
+
 SESSIONS = 5000
 """Among how many sessions those of trials are looked for."""
 
@@ -125,11 +127,21 @@ def _spent(usage: Usage) -> Data:
 
 
 def _cases(run: EvalRun, known: set[str]) -> list[Data]:
+    cases = run.cases[:MOST_CASES]
+    most = min(max(1, MOST_TRIALS // max(len(cases), 1)), MOST_ITEMS)
     return [
-        {"case": case.case, "rate": case.rate, "passed": case.passed, "tags": list(case.trials[0].tags),
-         "trials": [_trial(one, known) for one in case.trials]}
-        for case in run.cases[:MOST_CASES]
+        {"case": case.case, "rate": case.rate, "passed": case.passed, "of": len(case.trials),
+         "tags": list(case.trials[0].tags), "trials": [_trial(one, known) for one in _chosen(case.trials, most)]}
+        for case in cases
     ]  # fmt: skip
+
+
+def _chosen(trials: Sequence[TrialReport], most: int) -> Sequence[TrialReport]:
+    """At most so many trials, in their order; if there are more, those that did not pass before others."""
+    if len(trials) <= most:
+        return trials
+    first = sorted(trials, key=lambda one: one.passed)[:most]
+    return sorted(first, key=lambda one: one.number)
 
 
 def _trial(trial: TrialReport, known: set[str]) -> Data:

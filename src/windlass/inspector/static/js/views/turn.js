@@ -9,7 +9,7 @@ import { Find } from "./find.js";
 import * as panel from "./panel.js";
 
 const PAGE = 24;
-const MANY = 3000;
+const MANY = 1500;
 let session, turn, rows, list, picked, root, tail, timer, skew, parts, scales, page, finder;
 
 export async function show(view, [id, number, wanted], context) {
