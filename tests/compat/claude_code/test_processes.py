@@ -184,6 +184,38 @@ async def test_python_hooks_in_workers_do_the_same(project: Project, workers: bo
     assert [row["tool_name"] for row in rows] == ["Bash", "Write", "Bash"]
 
 
+FORKS = """
+import os, sys
+if os.fork() == 0:
+    print('{"decision": "block", "reason": "from the child"}')
+    sys.exit(0)
+os.wait()
+"""
+THREADS = """
+import threading, time
+def late():
+    time.sleep(0.1)
+    print('{"decision": "block", "reason": "from a thread"}', flush=True)
+threading.Thread(target=late).start()
+"""
+
+
+async def test_what_a_script_in_a_worker_starts_stays_its_own(project: Project):
+    """Its children do not answer for it, its threads are waited for, and no later script gets what they write."""
+    daemon = THREADS.replace("target=late", "target=late, daemon=True")
+    for name, text in {"forks.py": FORKS, "threads.py": THREADS, "daemon.py": daemon, "quiet.py": ""}.items():
+        (project.folder / name).write_text(text)
+    texts = []
+    for names in (["forks", "quiet", "quiet"], ["threads", "quiet"], ["daemon", "quiet"]):
+        handlers = [{**command(f"python3 {name}.py"), "if": f"Bash({name})"} for name in names]
+        hooks = project.load(on("PreToolUse", *handlers), python_workers=True)
+        result = await project.play(hooks, *[calls("shell", command=name) for name in names])
+        texts += [step.results[0].text for step in result.steps if step.results]
+        assert [run.why for run in hooks.runs] == [""] * len(names)
+    quiet = "ran quiet"
+    assert texts == ["Denied: from the child", quiet, quiet, "Denied: from a thread", quiet, "ran daemon", quiet]
+
+
 async def test_a_worker_keeps_scripts_apart_and_survives_what_they_do(project: Project):
     scripts = {
         "a.py": "import os, sys\nos.environ['LEFT'] = 'x'\nos.chdir('/')\nglobal_of_a = 1\nsys.exit(0)\n",

@@ -13,6 +13,7 @@ import signal
 import struct
 import sys
 import tempfile
+import threading
 import traceback
 from types import CodeType, ModuleType
 from typing import Any
@@ -72,12 +73,16 @@ def _run(request: dict[str, Any], limit: int) -> dict[str, Any]:
     sys.argv = [path, *request["arguments"]]
     search = list(sys.path)
     sys.path.insert(0, os.path.dirname(path))
+    own = os.getpid()
     code = _executed(path)
+    _join_threads()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError):
             pass
+    if os.getpid() != own:  # the script has forked: this is the child, and its parent answers
+        os._exit(code)
     sys.path[:] = search
     written = [_written(descriptor, limit) for descriptor in streams[1:]]
     null = os.open(os.devnull, os.O_RDWR)
@@ -85,7 +90,8 @@ def _run(request: dict[str, Any], limit: int) -> dict[str, Any]:
         os.dup2(null, number)
         os.close(descriptor)
     os.close(null)
-    return {"exit": code, "stdout": written[0], "stderr": written[1]}
+    spent = threading.active_count() > 1
+    return {"exit": code, "stdout": written[0], "stderr": written[1], "spent": spent}
 
 
 def _executed(path: str) -> int:
@@ -107,6 +113,13 @@ def _executed(path: str) -> int:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(0)
     return 0
+
+
+def _join_threads() -> None:
+    """Wait for the threads of a script, as an interpreter does at its end."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
 
 
 def _written(descriptor: int, limit: int) -> str:

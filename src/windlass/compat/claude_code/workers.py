@@ -97,18 +97,18 @@ class Workers:
             worker.end()
             flooded = f"it wrote more than {processes.FLOOD:,} bytes and was ended"
             return Output(None, failure=flooded if watch.flooded else "its worker ended while it ran")
-        if len(idle) < _MOST:
+        if len(idle) < _MOST and not answer["spent"]:
             idle.append(worker)
         else:
-            worker.end()
+            worker.release()
         stdout, stderr = answer["stdout"], answer["stderr"]
         return Output(answer["exit"], stdout, stderr, cut=len(stdout) >= MAX_STDOUT)
 
     def close(self) -> None:
-        """End all workers."""
+        """End all workers that run no script."""
         for idle in self._idle.values():
             while idle:
-                idle.pop().end()
+                idle.pop().release()
 
 
 class _Worker:
@@ -193,12 +193,19 @@ class _Worker:
         signal_all(self._process.pid, self.mark, signal.SIGKILL)
 
     def end(self) -> None:
+        """End the interpreter while a script runs in it."""
         self.kill()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
+        self.release()
+
+    def release(self) -> None:
+        """Let the interpreter end. What its scripts left in the background lives on, as it does after other hooks."""
         for descriptor in (self._requests, self._answers):
             with suppress(OSError):
                 os.close(descriptor)
+        try:
+            self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            self.kill()
 
 
 class _Watch:
