@@ -57,6 +57,14 @@ async def test_the_model_gives_a_task_to_an_agent_and_reads_its_answer():
     assert result.usage.requests == 4
 
 
+@pytest.mark.parametrize("options", [{}, {"background": True}], ids=["waits", "background"])
+async def test_an_empty_task_is_the_mistake_of_the_model(options: dict[str, Any]):
+    agent = parent(Subagents([child()]), calls([task(text=" ", **options)]), "ok")
+    result = await agent.run("go", session="s")
+    assert results(result) == [("Error: agent 'kid' got an empty task: say what it has to do", "error")]
+    assert await started(agent) == []
+
+
 async def test_it_is_the_same_in_every_way_of_running():
     await assert_same_everywhere(lambda: parent(Subagents([child()]), calls([task()])))
 

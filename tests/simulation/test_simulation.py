@@ -543,6 +543,41 @@ def test_a_tool_that_never_ran_is_named() -> None:
     assert "ran in no session: meet" in str(report)
 
 
+def test_errors_that_hooks_and_tools_raise_by_mistake_are_listed() -> None:
+    @tool
+    async def meet(day: int) -> str:
+        """Meet."""
+        return ["mon", "tue"][day]
+
+    def build() -> Agent[Any, Any]:
+        agent: Agent[Any, Any] = Agent(ScriptedModel(), tools=[meet, planted.pay])
+
+        @agent.gate(ToolCalling, tool="pay")
+        def look(event: ToolCalling) -> None:
+            event.call.arguments["sum"]
+
+        return agent
+
+    report = simulate(build, seeds=30)
+    assert {text.split(":")[0] for text in report.raised} == {
+        "tool 'meet' raised IndexError",
+        "hook 'look' on ToolCalling raised KeyError",
+    }
+    assert "KeyError: 'sum' (seed" in str(report)
+    assert not planted.CLEAN.run(seeds=60).raised
+
+
+def test_an_agent_that_cannot_be_built_again_is_a_failure() -> None:
+    def build(world: SimulatedWorld) -> Agent[Any, Any]:
+        world.data["built"] = world.data.get("built", 0) + 1
+        if world.data["built"] > 1:
+            raise ConfigError("the port is taken")
+        return planted.pays()
+
+    report = Simulation(build).report(seeds=60)
+    assert {failure.violation.check for failure in report.failures} == {"build"}
+
+
 def test_a_grammar_that_fails_is_an_error() -> None:
     grammar = Grammar(may_call("pay", amount=lambda random: 1 // 0))
     with pytest.raises(ConfigError, match="ZeroDivisionError"):

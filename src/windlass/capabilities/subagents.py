@@ -119,15 +119,20 @@ class Subagents:
             return None
         return Deny(f"agents are nested as deep as they may be already (depth={self.depth})")
 
+    def _agent(self, name: str, task: str) -> Subagent:
+        if not task.strip():
+            raise ToolError(f"agent {name!r} got an empty task: say what it has to do")
+        return self.agents[name]
+
     async def _wait_for(self, agent: str, task: str, turn: Turn[Any]) -> str:
-        one = self.agents[agent]
+        one = self._agent(agent, task)
         result = await turn.delegate(one.agent, task, share=one.share, tools=one.tools)
         if not isinstance(result.outcome, Completed):
             raise ToolError(f"agent {agent!r} did not complete its task: {result.stop_reason.value}")
         return result.state.text
 
     async def _start(self, agent: str, task: str, turn: Turn[Any]) -> str:
-        one = self.agents[agent]
+        one = self._agent(agent, task)
         started = await turn.delegate(one.agent, task, share=one.share, tools=one.tools, background=True)
         return (
             f"Agent {agent!r} works on it in the background, as task {started.session}. The result will be a message."

@@ -53,7 +53,8 @@ class Setting(Struct, frozen=True, eq=False):
 
 
 class Played(Struct, frozen=True, eq=False):
-    """A session that was played: what went wrong, the choices that it was made of, its log, and which tools ran."""
+    """A session that was played: what went wrong, the choices that it was made of, its log, which
+    tools ran, and what code of the agent raised."""
 
     seed: int
     violations: tuple[Violation, ...]
@@ -63,6 +64,7 @@ class Played(Struct, frozen=True, eq=False):
     records: int
     crashes: int
     tools: dict[str, bool]
+    raised: tuple[str, ...]
 
     @property
     def lines(self) -> list[str]:
@@ -210,6 +212,7 @@ def _played(world: Stage) -> Played:
         sum([len(log) for log in logs.values()]),
         world.crashes,
         world.watcher.tools_run(),
+        tuple(world.raised),
     )
 
 

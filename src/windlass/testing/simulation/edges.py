@@ -296,6 +296,9 @@ def _async_tool(tool: Tool[..., Any], fn: Callable[..., Any]) -> Callable[..., A
             started = INVOCATION.set(_start(world, tool, args, kwargs))
             try:
                 value = await fn(*args, **kwargs)
+            except Exception as error:
+                world.note_raised(f"tool {name!r}", type(error).__name__, str(error))
+                raise
             finally:
                 INVOCATION.reset(started)
             if takes := chosen.get("after"):
@@ -319,6 +322,9 @@ def _plain_tool(tool: Tool[..., Any], fn: Callable[..., Any]) -> Callable[..., A
         started = INVOCATION.set(_start(world, tool, args, kwargs))
         try:
             value = fn(*args, **kwargs)
+        except Exception as error:
+            world.note_raised(f"tool {name!r}", type(error).__name__, str(error))
+            raise
         finally:
             INVOCATION.reset(started)
         _fail_at(world, chosen, "after")

@@ -15,6 +15,7 @@ from windlass.messages import ToolSpec
 from windlass.records import (
     Delegated,
     ErrorHandled,
+    HookFailed,
     ModelReplied,
     Record,
     ToolAttempted,
@@ -164,6 +165,10 @@ class Watcher:
             for call in self._calls.values():
                 call.not_done = True
 
+    def _hook_failed(self, session: str, record: HookFailed) -> None:
+        error = record.error
+        self._world.note_raised(f"hook {record.hook!r} on {record.event}", error.type, error.message)
+
     def _returned(self, session: str, record: ToolReturned) -> None:
         call = self._calls.setdefault(record.call, _Call(record.name))
         if call.returned:
@@ -181,6 +186,7 @@ class Watcher:
         ToolCalled: _begun,
         ToolAttempted: _attempted,
         ErrorHandled: _handled,
+        HookFailed: _hook_failed,
         ToolReturned: _returned,
         TurnEnded: _turn_ended,
     }

@@ -80,9 +80,9 @@ class Play:
         assert world.watcher is not None
         try:
             life.agent = life.context.run(self._build, world)
-        except ConfigError:
-            raise
         except Exception as error:
+            if isinstance(error, ConfigError) and len(world.lives) == 1:
+                raise  # the agent cannot be simulated at all
             world.violate("build", f"the agent could not be built: it raised {type(error).__name__}: {text_of(error)}")
             return
         program = life.agent._compile()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from ast import literal_eval
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -52,8 +53,12 @@ class Failure(Struct, frozen=True):
 
 
 class SimulationReport(Struct, frozen=True):
-    """What was simulated, and what went wrong. `twice` counts the sessions that were run twice; `never_ran` are the
-    tools that the models knew and that ran in no session, so nothing is known of them."""
+    """What was simulated, and what went wrong. `twice` counts the sessions that were run twice.
+
+    `never_ran` are the tools that the models knew and that ran in no session, so nothing is known of them. `raised` are
+    errors of their own that hooks and tools raised, each with a seed: no check failed because of them, but they may be
+    mistakes.
+    """
 
     sessions: int
     steps: int
@@ -63,6 +68,7 @@ class SimulationReport(Struct, frozen=True):
     seconds: float
     failures: tuple[Failure, ...] = ()
     never_ran: tuple[str, ...] = ()
+    raised: Mapping[str, int] = {}
 
     @property
     def rate(self) -> float:
@@ -84,6 +90,11 @@ class SimulationReport(Struct, frozen=True):
         if others:
             more = f"{len(others)} more in the same ways: seeds {', '.join(map(str, others[:20]))}"
             shown.append(more + (" …" if len(others) > 20 else ""))
+        if self.raised:
+            texts = [f"- {text} (seed {seed})" for text, seed in list(self.raised.items())[:10]]
+            shown.append(
+                "\n".join(["Hooks and tools raised errors of their own. No check failed because of them:", *texts])
+            )
         if self.never_ran and self.sessions >= ENOUGH:
             names = ", ".join(self.never_ran)
             shown.append(

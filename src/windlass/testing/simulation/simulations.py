@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from time import perf_counter
 from typing import Any, TypeAlias
 
@@ -224,6 +225,7 @@ class _Run:
         self._report = Report[SimulationProgress](progress)
         self._failures: list[Failure] = []
         self._ran: dict[str, bool] = {}
+        self._raised: dict[str, int] = {}
         self._done = self._steps = self._records = self._crashes = self._twice = 0
 
     def over(self, cases: Sequence[SimulatedCase], *, twice: bool) -> SimulationReport:
@@ -250,6 +252,7 @@ class _Run:
             seconds,
             tuple(self._failures),
             tuple([name for name, ran in self._ran.items() if not ran]),
+            dict(islice(self._raised.items(), 100)),
         )
 
     def _play(self, chunk: Sequence[SimulatedCase], sampled: Sequence[SimulatedCase]) -> list[Played]:
@@ -260,6 +263,8 @@ class _Run:
         self._steps += played.steps
         self._records += played.records
         self._crashes += played.crashes
+        for text in played.raised:
+            self._raised.setdefault(text, played.seed)
         allowed = {call.tool for call in self._simulation.grammar.calls}
         for name, ran in played.tools.items():
             if not allowed or name in allowed:

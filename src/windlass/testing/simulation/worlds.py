@@ -16,7 +16,7 @@ from windlass.protocols import Store
 
 from .choices import Choices, SeededRandom, SimulatedCase
 from .faults import Chances, Faults, some_of
-from .grammar import Grammar, Speaker
+from .grammar import ERRORS, Grammar, Speaker
 from .lives import LIFE, Life
 from .loops import SimulatedLoop
 
@@ -27,6 +27,9 @@ EPOCH = 1_767_225_600.0
 """When every simulation begins: 1 January 2026."""
 
 SESSION = "simulated"
+
+_NOT_ITS_OWN = {"ToolError", "NotDone", "TimeoutError", "NotSimulated", *[kind.__name__ for kind in ERRORS.values()]}
+"""Errors that tools mean for the model, and those that may come of what is simulated."""
 
 
 class Violation(Struct, frozen=True):
@@ -122,6 +125,7 @@ class Stage(SimulatedWorld):
         self.speaker = Speaker(grammar)
         self.steps = 0
         self.violations: list[Violation] = []
+        self.raised: dict[str, None] = {}
         self.watcher: Watcher | None = None
         self.running: dict[int, str] = {}
         self.lives: list[Life] = []
@@ -178,6 +182,11 @@ class Stage(SimulatedWorld):
         """Something is wrong. Only the first few violations of a session are kept."""
         if len(self.violations) < 10:
             self.violations.append(Violation(check, text, self.records_seen))
+
+    def note_raised(self, who: str, kind: str, message: str) -> None:
+        """Code of the agent has raised an error by itself: not one that is simulated, or that comes of one."""
+        if kind not in _NOT_ITS_OWN and "simulated" not in message:
+            self.raised[f"{who} raised {kind}: {message:.200}"] = None
 
     def enter(self, what: str) -> int:
         """Something outside is under way; the number is for `leave`."""
