@@ -17,7 +17,7 @@ from tests.servers.temporal import TemporalServer
 
 from windlass import Agent, Approve, Ask, Cancelled, Completed, Failed, ToolCalling, Turn, tool
 from windlass._kernel.program import SystemClock
-from windlass.engines.temporal import TemporalRunner
+from windlass.engines.temporal import TemporalRunner, connect
 from windlass.errors import ConfigError, SessionBusy, SessionDriven
 from windlass.records import Resumed, Suspended, TakenOver, ToolReturned, TurnEnded, TurnStarted
 from windlass.testing import FunctionModel, calls, says
@@ -682,6 +682,16 @@ def test_without_temporalio_the_error_names_the_extra(monkeypatch: pytest.Monkey
     monkeypatch.delitem(sys.modules, "windlass.engines.temporal")
     with pytest.raises(ConfigError, match=r"pip install 'windlass\[temporal\]'"):
         import windlass.engines.temporal  # noqa: F401
+
+
+async def test_keys_and_certificates_come_from_the_environment(depot: Depot, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TEMPORAL_TLS", "false")
+    monkeypatch.setenv("TEMPORAL_API_KEY", "secret")
+    assert (await connect(depot.server.address)).api_key == "secret"
+    monkeypatch.setenv("TEMPORAL_TLS_SERVER_CA_CERT_PATH", "/no/such/file")
+    monkeypatch.setenv("TEMPORAL_TLS", "true")
+    with pytest.raises(ConfigError, match=r"TEMPORAL_….*No such file"):
+        await connect(depot.server.address)
 
 
 # ---------------------------------------------------------------- help

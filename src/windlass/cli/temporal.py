@@ -28,7 +28,13 @@ def temporal_options(command: F) -> F:
                 "--temporal", metavar="HOST:PORT", help="Let Temporal at this address decide who works on what."
             ),
             click.option("--task-queue", default="windlass", show_default=True, help="The task queue in Temporal."),
-            click.option("--namespace", default="default", show_default=True, help="The namespace in Temporal."),
+            click.option(
+                "--namespace",
+                default="default",
+                show_default=True,
+                envvar="TEMPORAL_NAMESPACE",
+                help="The namespace in Temporal.",
+            ),
         )
     ):
         command = option(command)

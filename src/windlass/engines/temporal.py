@@ -42,6 +42,7 @@ try:
     from temporalio.api.enums.v1 import PendingActivityState
     from temporalio.client import Client, WorkflowHandle
     from temporalio.common import Priority, WorkflowIDConflictPolicy
+    from temporalio.envconfig import ClientConfig
     from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
     from temporalio.service import RPCError, RPCStatusCode
     from temporalio.worker import UnsandboxedWorkflowRunner
@@ -101,12 +102,19 @@ Tell: TypeAlias = Callable[[str, Sequence[Asked]], object]
 async def connect(address: str, namespace: str = "default") -> Client:
     """A client of the Temporal server at `host:port`, also if it is starting now.
 
-    Raises `ConfigError` if it does not answer within half a minute.
+    An API key, certificates and the like come from the environment, as for Temporal's own tools: `TEMPORAL_API_KEY`,
+    `TEMPORAL_TLS` and those that begin with `TEMPORAL_TLS_`. Raises `ConfigError` if the server does not answer within
+    half a minute.
     """
+    try:
+        settings = ClientConfig.load_client_connect_config(disable_file=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"the variables TEMPORAL_… of the environment cannot be used: {error}") from error
+    settings["target_host"], settings["namespace"] = address, namespace
     until = time.monotonic() + _PATIENCE
     while True:
         try:
-            return await Client.connect(address, namespace=namespace)
+            return await Client.connect(**settings)
         except ValueError as error:
             raise ConfigError(f"{address!r} is not the address of a Temporal server, host:port: {error}") from error
         except (RuntimeError, RPCError) as error:
