@@ -586,7 +586,20 @@ async def test_many_sessions_make_one_report():
     assert summary.changes == (("pay: allow → deny by no_big_sums", 5),)
     assert summary.exit_code == 1
     assert "5 decided differently" in str(report)
-    assert "| pay: allow → deny by no\\_big\\_sums | 5 |" in report.markdown()
+    assert "| `pay: allow → deny by no_big_sums` | 5 |" in report.markdown()
+
+
+async def test_a_comment_on_a_pull_request_has_no_arguments_and_nothing_that_acts():
+    hostile = "@team https://evil.example | `x` <b>[a](b) #12"
+
+    def refuse(agent: Agent) -> None:
+        agent.gate(ToolCalling, tool="pay", name="refuse")(lambda event: Deny(hostile))
+
+    report = Report()
+    report.add(await once(await recorded(), refuse))
+    table = report.markdown()
+    assert "| `s` | 2 | `pay: allow` | ``deny: @team https://evil.example \\| `x` <b>[a](b) #12`` | `refuse` |" in table
+    assert "amount" not in table
 
 
 # ---------------------------------------------------------------- a policy alone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -182,9 +183,10 @@ class Report:
             lines += ["| session | step | recorded | now | by |", "| --- | ---: | --- | --- | --- |"]
             for one in differing[:most]:
                 for it in one.differences:
-                    what = " ".join([it.tool or it.event, *([one_line(it.arguments, 120)] if it.arguments else [])])
-                    row = [one.session, str(it.step), f"{what}: {it.was}", it.now, ", ".join(it.now_by)]
-                    lines.append(f"| {' | '.join([_cell(text) for text in row])} |")
+                    was, now = ("arguments", "other arguments") if it.kind == "arguments" else (it.was, it.now)
+                    texts = (f"{it.tool or it.event}: {was}", now, ", ".join(it.now_by))
+                    cells = [_cell(one.session), str(it.step), *[_cell(text) for text in texts]]
+                    lines.append(f"| {' | '.join(cells)} |")
             if len(differing) > most:
                 lines.append(f"| {len(differing) - most} other sessions | | | | |")
             lines += [""]
@@ -249,6 +251,8 @@ def _lines(one: SessionReplay) -> Sequence[str]:
 
 
 def _cell(text: str) -> str:
-    """A text as the cell of a table: nothing in it is markup."""
-    shown = visible(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
-    return shown.replace("`", "\\`").replace("*", "\\*").replace("_", "\\_").replace("[", "\\[")
+    """A text as the cell of a table, as code: nothing in it is markup, a link, or the name of a person to tell."""
+    shown = visible(text).replace("|", "\\|")
+    fence = "`" * (1 + max([len(run) for run in re.findall("`+", shown)], default=0))
+    edge = " " if shown.startswith("`") or shown.endswith("`") else ""
+    return f"{fence}{edge}{shown}{edge}{fence}" if shown else ""
