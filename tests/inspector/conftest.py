@@ -139,3 +139,11 @@ def opened(browser: Any) -> Iterator[Callable[..., Page]]:
 def axe() -> str:
     """The source of axe."""
     return (install(Path(__file__).with_name("axe"), "axe") / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+
+
+def violations(page: Any, axe: str) -> list[Any]:
+    """What axe finds on a page: rules with the elements that break them."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(axe)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [(rule["id"], [node["html"][:160] for node in rule["nodes"]][:3]) for rule in found["violations"]]

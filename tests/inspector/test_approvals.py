@@ -18,6 +18,7 @@ from windlass.stores import SQLiteStore
 from windlass.testing import ScriptedModel, calls
 
 from . import shop
+from .conftest import violations
 from .test_security import ask
 
 
@@ -176,6 +177,50 @@ def test_the_ledger_says_what_a_kill_would_mean(inspector: Any, opened: Callable
     page.keyboard.press("End")
     page.wait_for_selector(".ledger")
     assert "still waits for an answer" in page.locator(".ledger").inner_text()
+
+
+def test_every_state_of_an_answer_passes_axe_at_both_widths(waiting: Any, opened: Callable[..., Any], axe: str):
+    process, _ = waiting
+    for width, theme in ((1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")):
+        one = opened(process, viewport={"width": width, "height": 800}, color_scheme=theme, bypass_csp=True)
+        page = one.go("#/approvals", ".askbox .acts .btn")
+        for key, wait in (("", ".acts"), ("e", ".fields input"), ("n", "#words"), ("m", ".rule b")):
+            if key:
+                page.keyboard.press(key)
+            page.wait_for_selector(wait)
+            page.wait_for_timeout(100)
+            assert not violations(page, axe), (key, width, theme)
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (key, width)
+            page.keyboard.press("Escape")
+            page.keyboard.press("Escape")
+
+
+def test_edit_by_keyboard_and_approve_and_reject_by_mouse(waiting: Any, opened: Callable[..., Any]):
+    process, path = waiting
+    page = opened(process).go("#/approvals", ".askbox .acts .btn")
+    while "4480" not in page.locator(".askbox h2").inner_text():
+        page.keyboard.press("j")
+    page.keyboard.press("e")
+    for _ in range(8):
+        if page.evaluate("document.activeElement.name") == "amount":
+            break
+        page.keyboard.press("Tab")
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.type("75")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".askbox .verdict:has-text('Edit')")
+    page.locator(".askitem", has_text="4466").click()
+    page.get_by_role("button", name="Approve", exact=False).first.click()
+    page.wait_for_selector(".askbox .verdict:has-text('Approve')")
+    page.locator(".askitem", has_text="4467").click()
+    page.get_by_role("button", name="Reject").click()
+    page.locator("#words").fill("Too much.")
+    page.get_by_role("button", name="Reject").click()
+    page.wait_for_selector(".askbox .verdict:has-text('Reject')")
+    assert resumed(path, "desk-8843")[-1].result.text.startswith("refunded EUR 75.00")
+    texts = [record.result.text for record in resumed(path, "desk-8844") if isinstance(record, ToolReturned)]
+    assert any(text.startswith("refunded EUR 174.00") for text in texts)
+    assert any("Too much." in text for text in texts)
 
 
 @pytest.fixture

@@ -220,6 +220,45 @@ def test_ctrl_c_ends_a_paused_turn(live: Callable[..., Live]):
     assert not note["by"]
 
 
+def test_a_process_that_is_killed_while_it_is_paused_leaves_a_turn_that_another_one_resumes(live: Callable[..., Live]):
+    process = live("--break", "ToolCalling:send_mail")
+    process.pause()
+    process.process.kill()
+    _, log = process.ended()
+    assert not of(log, r.TurnEnded)
+    assert "send_mail" not in [it.name for it in of(log, r.ToolCalled)]
+
+    async def resume() -> tuple[Any, list[Any]]:
+        store = SQLiteStore(process.store)
+        result = await shop.desk(store, shop.says("I have written to you.")).resume("live")
+        found = list(await store.read("live"))
+        await store.verify("live")
+        await store.close()
+        return result, found
+
+    result, log = shop.in_thread(resume)
+    assert result.text == "I have written to you."
+    assert [it.name for it in of(log, r.ToolCalled)] == ["find_order", "send_mail"]
+
+
+def test_a_page_that_is_closed_lets_the_turn_wait_for_another_one(
+    live: Callable[..., Live], opened: Callable[..., Any]
+):
+    process = live("--break", "ToolCalling:send_mail")
+    one = opened(process)
+    one.go("#/breakpoints", ".pausebox")
+    leave(one)
+    other = opened(process)
+    page = other.go("#/breakpoints", ".pausebox")
+    page.get_by_role("button", name="Deny").click()
+    page.keyboard.type("Not now.")
+    page.get_by_role("button", name="Deny").click()
+    page.wait_for_selector(".said:has-text('Deny, in your name')")
+    _, log = process.ended()
+    leave(other)
+    assert [it.result.text for it in of(log, r.ToolReturned) if "Not now." in it.result.text]
+
+
 def test_a_hostile_payload_stays_text_and_every_state_passes_axe(
     live: Callable[..., Live], opened: Callable[..., Any], axe: str
 ):

@@ -17,11 +17,16 @@ from windlass.stores import SQLiteStore
 from windlass.testing import ScriptedModel, calls, says
 
 from . import shop
+from .conftest import violations
 
 WIDTHS = {"wide": {"width": 1280, "height": 820}, "narrow": {"width": 390, "height": 800}}
 VIEWS = [
     ("#/sessions", ".tr[data-id]"),
     ("#/turn/desk-8841", ".r"),
+    ("#/turn/desk-8841", ".panel .raw", "Home", "j", "j", "Enter", "w"),
+    ("#/turn/desk-8841", ".req .seg", "Home", "j", "j", "Enter", "r"),
+    ("#/turn/desk-8841", ".find input", "Escape", "/"),
+    ("#/turn/clerk-3/1", ".r"),
     ("#/turn/desk-8832", ".overfig"),
     ("#/turn/kinds", ".r"),
     ("#/turn/desk-8843", ".r"),
@@ -32,6 +37,8 @@ VIEWS = [
     ("#/diff/hostile/desk-8841", ".diff .cols"),
     ("#/diff/mail-old", ".choice"),
     ("#/whatif", ".switch"),
+    ("#/turn/nothing-like-this", ".empty"),
+    ("#/breakpoints", ".empty"),
 ]
 
 
@@ -203,14 +210,26 @@ def test_every_view_passes_axe_and_fits_its_width(
     inspector: Any, opened: Callable[..., Any], axe: str, width: str, theme: str, tmp_path: Path
 ):
     one = opened(inspector, viewport=WIDTHS[width], color_scheme=theme, bypass_csp=True)
-    for place, wait in VIEWS:
-        page = one.go(place, wait)
+    for place, wait, *keys in VIEWS:
+        page = one.go(place, ".r" if keys else wait)
+        for key in keys:
+            page.keyboard.press(key)
+        page.wait_for_selector(wait)
         page.wait_for_timeout(150)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
-        if "desk-8841" not in place and width == "narrow":
-            continue
-        page.evaluate(axe)
-        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        assert not [(rule["id"], [node["html"][:160] for node in rule["nodes"]][:3]) for rule in found["violations"]], (
-            place
-        )
+        assert not violations(page, axe), (place, *keys)
+    one.problems[:] = [it for it in one.problems if "404" not in it and "nothing-like-this" not in it]
+
+
+def test_a_planted_fault_is_found_by_axe_and_by_the_console(inspector: Any, opened: Callable[..., Any], axe: str):
+    one = opened(inspector, bypass_csp=True)
+    page = one.go("#/turn/desk-8841", ".r")
+    assert not violations(page, axe)
+    page.evaluate("document.querySelector('.turnhead').append(document.createElement('button'))")
+    page.evaluate("document.querySelector('.turnhead').style.color = '#ddd'")
+    assert {"button-name", "color-contrast"} <= {rule for rule, _ in violations(page, axe)}
+    page.evaluate("setTimeout(() => { throw new Error('planted') })")
+    page.wait_for_timeout(50)
+    [problem] = one.problems
+    one.problems.clear()
+    assert "planted" in problem

@@ -11,6 +11,7 @@ import pytest
 from windlass.stores import SQLiteStore
 
 from . import shop
+from .conftest import violations
 from .test_pages import WIDTHS
 
 VIEWS = [
@@ -174,13 +175,7 @@ def test_every_view_of_the_pipeline_passes_axe_and_fits_its_width(
     for place, wait in VIEWS:
         page = one.go(place, wait)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), place
-        if (width, theme) in (("wide", "dark"), ("narrow", "light")):
-            page.evaluate(axe)
-            found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-            problems = [
-                (rule["id"], [node["html"][:160] for node in rule["nodes"]][:3]) for rule in found["violations"]
-            ]
-            assert not problems, place
+        assert not violations(page, axe), place
 
 
 def test_an_empty_store_teaches_what_to_do(tmp_path: Path, started: Callable[..., Any], browser: Any):

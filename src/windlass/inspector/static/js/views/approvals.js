@@ -84,13 +84,13 @@ function subject(one) {
   if (!call) return h("pre.raw", { tabIndex: 0, "aria-label": "What is asked about" }, asked.text ?? JSON.stringify(asked.reply ?? asked.request ?? {}, null, 1));
   const names = Object.keys(call.arguments);
   return h("div.callbox", {}, h("div.callhead", {}, h("code", {}, h("b", {}, call.name)), tag(asked.event), h("span.sp", {}), h("span.dim", {}, "digest ", h("code", {}, asked.digest))),
-    h("form.fields", { on: { submit: (event) => { event.preventDefault(); if (mode === "edit") edit(one); } } }, names.length ? names.map((name) => field(name, call.arguments[name])) : h("p.dim", {}, "no arguments")));
+    h("form.fields", { on: { submit: (event) => event.preventDefault() } }, names.length ? names.map((name) => field(name, call.arguments[name])) : h("p.dim", {}, "no arguments")));
 }
 function field(name, json) {
   const value = valueOf(json), text = typeof value === "string", shown = text ? value : json;
   if (mode !== "edit") return h("div.f", {}, h("span", {}, name), h("output", {}, shown));
   const changed = (event) => event.target.parentNode.classList.toggle("chg", event.target.value !== shown);
-  const props = { name, value: shown, spellcheck: false, data: { text: text ? "1" : "" }, on: { input: changed } };
+  const props = { name, value: shown, spellcheck: false, data: { text: text ? "1" : "" }, on: { input: changed, keydown: (event) => { if (event.key === "Enter" && (event.target.tagName === "INPUT" || event.ctrlKey || event.metaKey)) { event.preventDefault(); edit(current); } } } };
   return h("label.f", {}, h("span", {}, name), shown.length > 60 || shown.includes("\n") ? h("textarea", { ...props, rows: 4 }) : h("input", props));
 }
 const button = (name, kind, run, key) => h("button.btn", { type: "button", class: kind, on: { click: run } }, name, key ? h("kbd", { "aria-hidden": "true" }, key) : null);

@@ -103,7 +103,7 @@ function pausebox(one) {
 function field(name, json, editable) {
   const value = valueOf(json), text = typeof value === "string", shown = text ? value : json;
   if (!editable) return h("div.f", {}, h("span", {}, name), h("output", {}, text ? value || h("span.dim", {}, "empty") : json));
-  const props = { name, value: drafts[name] ?? shown, spellcheck: false, data: { text: text ? "1" : "", was: shown }, on: { input: (event) => { drafts[name] = event.target.value; event.target.parentNode.classList.toggle("chg", event.target.value !== shown); } } };
+  const props = { name, value: drafts[name] ?? shown, spellcheck: false, data: { text: text ? "1" : "", was: shown }, on: { input: (event) => { drafts[name] = event.target.value; event.target.parentNode.classList.toggle("chg", event.target.value !== shown); }, keydown: (event) => { if (event.key === "Enter" && (event.target.tagName === "INPUT" || event.ctrlKey || event.metaKey)) { event.preventDefault(); go(edited()); } } } };
   return h("label.f", { class: drafts[name] !== undefined && drafts[name] !== shown ? "chg" : "" }, h("span", {}, name), name === "text" && current.edit === "text" || shown.length > 60 || shown.includes("\n") ? h("textarea", { ...props, rows: 5 }) : h("input", props));
 }
 function actions(one) {

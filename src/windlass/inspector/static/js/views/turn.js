@@ -108,7 +108,7 @@ function build() {
   rows = arrange();
   scales = measure();
   list = new VirtualList(box, { key: (row) => row.id, estimate: (row) => ({ user: 66, end: 29, model: row.item?.text ? 66 : 48, tool: 48, inject: 48 })[row.kind] ?? 48, render: draw });
-  list.onDraw = (first, last) => { axis(rows[first]); brush(rows[first], rows[last]); finder?.paint(); };
+  list.onDraw = (first, last) => { axis(rows[first]); brush(rows[first], rows[last]); finder?.paint(); active(); };
   head();
   overview();
   list.set(rows);
@@ -371,10 +371,15 @@ function pick(row, { user = true, same = false, sheet: open = true } = {}) {
   const index = rows.indexOf(picked);
   if (user) list.show(index);
   list.refresh([picked.id]);
-  list.box.setAttribute("aria-activedescendant", `row-${index}`);
+  active();
   if (user && open) document.body.classList.add("sheet");
   if (user) history.replaceState(null, "", `#/turn/${encodeURIComponent(session.session)}/${turn.n}${picked.item ? `/${encodeURIComponent(picked.id)}` : ""}`);
   if (!same) panel.show(parts.panel, picked, { session, turn, close });
+}
+// The chosen row is named while it is drawn.
+function active() {
+  const node = picked && list?.node(picked);
+  if (node) list.box.setAttribute("aria-activedescendant", node.id); else list?.box.removeAttribute("aria-activedescendant");
 }
 function close() { document.body.classList.remove("sheet"); list.box.focus({ preventScroll: true }); }
 export function key(event) {
