@@ -275,6 +275,7 @@ def test_bash_completes_commands_options_and_sessions(folder):
     assert set(completed(folder, "windlass s")) == {"serve", "serve-mcp", "sessions", "show", "simulate", "submit"}
     assert completed(folder, "windlass show de") == ["desk-2", "desk-1"]
     assert completed(folder, "windlass sessions verify nig") == ["night shift"]
+    assert completed(folder, "windlass replay --rules p.toml desk-1 nig") == ["night shift"]
     assert completed(folder, "windlass show --js") == ["--json"]
     assert completed(folder, "windlass completion f") == ["fish"]
     Path("windlass.db").write_text("no store")

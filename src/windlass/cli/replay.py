@@ -18,6 +18,7 @@ from windlass._progress import Report as Bar
 from windlass.errors import SessionUnknown
 from windlass.protocols import Store
 
+from .completing import complete_sessions
 from .loading import ScopeFactory, agent_option, make_scope, scope_option
 from .output import CUT, echo, echo_json, mistakes_exit_with, page, terminal_width
 from .painting import paint_for_output
@@ -58,7 +59,7 @@ class Since(click.ParamType[float]):
 
 
 @click.command()
-@click.argument("sessions", nargs=-1)
+@click.argument("sessions", nargs=-1, shell_complete=complete_sessions)
 @store_option
 @agent_option("The agent whose hooks are asked.")
 @click.option(
