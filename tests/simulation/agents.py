@@ -242,7 +242,7 @@ def offers(world: SimulatedWorld) -> AnyAgent:
 NUMBERS = Grammar(says=["Call 555123 now.", "It costs 12 euros, or 13."])
 ALL: dict[str, Simulation] = {
     "refunds": Simulation(refunds),
-    "newsroom": Simulation(newsroom),
+    "newsroom": Simulation(newsroom, grammar=Grammar(steps=(0, 2), parallel=2)),  # calls within calls are many
     "secretary": Simulation(secretary),
     "thrifty": Simulation(thrifty),
     "researcher": Simulation(researcher),

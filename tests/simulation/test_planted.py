@@ -17,7 +17,7 @@ planted = import_module("planted")
 agents = import_module("agents")
 sys.path.pop(0)
 
-SEEDS = 1000 if os.environ.get("WINDLASS_CAMPAIGN") else 40
+SEEDS = 500 if os.environ.get("WINDLASS_CAMPAIGN") else 40
 
 BUGS: dict[str, tuple[Simulation, str, int]] = {
     "an unsafe tool that says it is pure": (
