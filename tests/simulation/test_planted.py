@@ -14,7 +14,7 @@ from windlass.testing import Faults, Simulation, SimulationFailed, SimulationRep
 
 sys.path.insert(0, str(Path(__file__).parent))
 planted = import_module("planted")
-agents = import_module("agents")
+everyday = import_module("everyday")
 sys.path.pop(0)
 
 SEEDS = 500 if os.environ.get("WINDLASS_CAMPAIGN") else 40
@@ -95,9 +95,9 @@ def test_an_agent_without_a_bug_is_not_accused() -> None:
     assert report.twice == 3
 
 
-@pytest.mark.parametrize("name", agents.ALL)
+@pytest.mark.parametrize("name", everyday.ALL)
 def test_agents_as_users_write_them_hold_in_every_session(name: str) -> None:
-    report = agents.ALL[name].run(seeds=SEEDS)
+    report = everyday.ALL[name].run(seeds=SEEDS)
     assert report.never_ran == ()
 
 
