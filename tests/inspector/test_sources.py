@@ -156,6 +156,14 @@ def test_the_store_is_also_named_like_that_of_other_commands(
     assert "windlass ui FILE" in result.stderr
 
 
+def test_a_list_that_is_cut_says_so(inspector: Any):
+    whole, cut = [json.loads(ask(inspector, f"/api/sessions{query}")[2]) for query in ("", "?limit=2")]
+    assert not whole["more"]
+    assert len(whole["sessions"]) > 10
+    assert cut["more"]
+    assert cut["sessions"] == whole["sessions"][:2]
+
+
 def test_ctrl_c_ends_it_without_an_error(started: Callable[..., Any], database: Path):
     process = started(database)
     assert ask(process, "/api/sessions")[0] == 200

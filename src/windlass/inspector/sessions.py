@@ -48,11 +48,15 @@ SEARCHES = 2.0
 """For how many seconds the logs are searched for a text."""
 
 
+LISTED = 20_000
+"""How many sessions are listed at most."""
+
+
 class Find(Struct, frozen=True, forbid_unknown_fields=True):
     """Which sessions to list."""
 
     search: Annotated[str, Meta(max_length=400)] = ""
-    limit: Annotated[int, Meta(ge=1, le=5000)] = 1000
+    limit: Annotated[int, Meta(ge=1, le=LISTED)] = LISTED
 
 
 class Text(Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,7 +76,7 @@ async def find(call: Call) -> Data:
     query: Find = call.query
     store = call.inspector.source.store
     infos = list(await store.find(search=query.search, limit=query.limit))
-    incomplete = False
+    more_of, incomplete = len(infos) == query.limit, False
     if query.search:
         more, incomplete = await _search_logs(store, query.search, {info.session for info in infos}, query.limit)
         infos += more
@@ -81,6 +85,7 @@ async def find(call: Call) -> Data:
         "control": call.inspector.control,
         "now": time.time(),
         "incomplete": incomplete,
+        "more": more_of,
         "sessions": [await info_view(store, info) for info in infos],
     }
 

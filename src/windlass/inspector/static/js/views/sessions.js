@@ -75,6 +75,7 @@ function build(data) {
   root.append(
     h("section.head", {}, h("h1", {}, "Sessions"), parts.figures), parts.day,
     h("div.tools", {}, h("div.search", {}, field, h("kbd", { "aria-hidden": "true" }, "/")), parts.chips),
+    data.more ? h("p.dim.note-line", {}, `The latest ${count(data.sessions.length)} sessions are listed. Search finds the others.`) : "",
     data.incomplete ? h("p.dim.note-line", {}, "The store is large: not all logs were searched. Add words, or search in the terminal.") : "",
     h("div.table.sessions", { role: "table", "aria-label": "Sessions", "aria-rowcount": all.size + 1 },
       h("div", { role: "rowgroup" }, h("div.tr.th", { role: "row" }, ["State", "Session", "Verdicts", "Tokens per model call", "Cost", "Took", "When"].map((text, i) => h("span", { role: "columnheader", class: i > 3 ? "num" : "" }, i ? text : h("span.vh", {}, text))))), body));
