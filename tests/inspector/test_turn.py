@@ -250,3 +250,26 @@ def test_what_opens_inside_a_view_passes_axe(
     page.get_by_role("button", name="Steps of lead").click()
     page.wait_for_selector(".famstep")
     check("steps of a delegation")
+
+
+def test_a_session_that_begins_before_the_stream_of_changes_is_not_missed(
+    tmp_path: Path, started: Callable[..., Any], opened: Callable[..., Any]
+):
+    path = tmp_path / "early.db"
+
+    async def run(session: str) -> None:
+        store = SQLiteStore(path)
+        await shop.desk(store, says("hello", usage=shop.use(10, 2))).run("Hi!", session=session)
+        await store.close()
+
+    shop.in_thread(lambda: run("first"))
+    page = opened(started(path)).go("#/evals", ".empty")
+    held: list[Any] = []
+    page.route("**/api/events", lambda route: held.append(route))
+    page.evaluate("location.hash = '#/sessions'")
+    page.wait_for_selector('.tr[data-id="first"]')
+    shop.in_thread(lambda: run("second"))
+    assert held
+    for route in held:
+        route.continue_()
+    page.wait_for_selector('.tr[data-id="second"]')

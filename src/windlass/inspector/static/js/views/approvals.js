@@ -13,7 +13,7 @@ export async function show(view, [id], context) {
     h("div.split.inbox", {}, (list = h("nav.asks", { "aria-label": "Questions" })), (detail = h("section.askbox", { "aria-label": "Question" }))));
   current = all.find((one) => one.asked.id === wanted) ?? all[0] ?? null;
   draw();
-  tail = new Tail("/api/events", refresh);
+  tail = new Tail("/api/events", refresh, (info.now - 5).toFixed(6));
   timer = setInterval(() => { for (const el of list.querySelectorAll("[data-since]")) el.textContent = `waits ${span(now() - Number(el.dataset.since))}`; }, 5000);
 }
 export function leave() { tail?.close(); clearInterval(timer); }
@@ -28,8 +28,9 @@ async function load() {
 }
 async function refresh(type, data) {
   if (type !== "sessions" || !data.sessions.length) return;
-  const before = all.length, editing = mode !== "see";
+  const before = all.length, editing = mode !== "see", known = all, same = JSON.stringify(all);
   await load();
+  if (JSON.stringify(all) === same) { all = known; return; }
   if (!page.isCurrent()) return;
   current = all.find((one) => current && idOf(one) === idOf(current)) ?? (editing ? current : all[0] ?? null);
   if (all.length > before) say(`New question: ${all.at(-1).asked.question}`);

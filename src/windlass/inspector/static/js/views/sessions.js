@@ -36,7 +36,8 @@ export async function show(view, _, context) {
   for (const info of data.sessions) take(info);
   build(data);
   fill();
-  tail = new Tail("/api/events", onEvent);
+  // From the latest that is listed on: what changes until the stream begins must not be missed.
+  tail = new Tail("/api/events", onEvent, Math.max(0, ...data.sessions.map((one) => one.updated)).toFixed(6));
   timer = setInterval(() => { now = Date.now() / 1000 + skew; for (const el of root.querySelectorAll("[data-at]")) el.textContent = ago(Number(el.dataset.at), now); }, 5000);
   const digests = [...all.keys()];
   for (let i = 0; i < Math.min(digests.length, 1500); i += 40) await fold(digests.slice(i, i + 40), context);
