@@ -290,6 +290,7 @@ OWN = {
     "inspector/diffs.py": "compares two long logs beside the event loop",
     "inspector/evaluations.py": "reads saved evaluations beside the event loop",
     "inspector/governance.py": "sums up long logs beside the event loop",
+    "inspector/sessions.py": "reads a huge record beside the event loop",
     "inspector/whatif.py": "asks hooks that may be slow beside the event loop of the page",
     "mcp/sources.py": "keeps the list of tools of a server in a file beside the event loop",
     "mcp/workers.py": "drives the connection to a server, which outlives event loops",

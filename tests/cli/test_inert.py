@@ -211,7 +211,7 @@ RUNS: dict[str, list[list[str]]] = {
         ["--model", EVIL, "--tools", "write", "--yolo"],
         ["--model", EVIL, "--inspect", "--break", EVIL],
     ],
-    "demo": [[], ["--model", EVIL]],
+    "demo": [[], ["--model", EVIL], ["--keep", f"absent{EVIL}/demo.db"]],
     "serve-mcp": [
         [],
         ["evil", "--no-answers"],
