@@ -281,7 +281,7 @@ def _plain(line: str, number: int) -> dict[str, Any]:
     """The JSON object on a line. It may contain lone surrogates, as the store wrote them."""
     try:
         plain = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreError(f"line {number} is not a JSON object: {error}") from error
     if not isinstance(plain, dict):
         raise StoreError(f"line {number} is not a JSON object: {line[:80]!r}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from windlass.testing import ScriptedModel, calls, says
 from windlass.testing.strategies import records
 from windlass.transfer import export_session
 
+from . import shop
 from .test_security import ask
 
 
@@ -154,6 +157,52 @@ def test_the_store_is_also_named_like_that_of_other_commands(
     result = windlass("ui", "--port", "0")
     assert result.returncode == 1
     assert "windlass ui FILE" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("deep.jsonl", '{"windlass":' + "[" * 100_000 + "]" * 100_000 + "}", "not a JSON object"),
+        ("lie.jsonl", '{"windlass":2,"session":"x","records":1}\n{"kind":"SessionEnded"}\n{"link":"00","count":1}\n',
+         "differ from the exported ones"),
+        ("garbage.db", "SQLite format 3\0" + "x" * 9000, "not an SQLite file, or it is damaged"),
+        ("later.db", None, "was written by a newer Windlass"),
+        ("other.db", None, "an SQLite file of another application"),
+    ],
+)  # fmt: skip
+def test_a_file_that_lies_or_is_not_ours_is_an_error_and_stays_as_it_is(
+    tmp_path: Path, name: str, content: str | None, words: str
+):
+    path = tmp_path / name
+    if content is None:
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("CREATE TABLE notes (text)")
+            if name == "later.db":
+                application = sqlite3.connect(_own(tmp_path)).execute("PRAGMA application_id").fetchone()[0]
+                db.execute(f"PRAGMA application_id = {application}")
+                db.execute("PRAGMA user_version = 9999")
+            db.commit()
+    else:
+        path.write_text(content)
+    before = path.read_bytes()
+    result = windlass("ui", str(path), "--port", "0")
+    assert result.returncode == 1
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert path.read_bytes() == before
+
+
+def _own(folder: Path) -> Path:
+    """An empty store."""
+    path = folder / "own.db"
+
+    async def make() -> None:
+        store = SQLiteStore(path)
+        await store.find()
+        await store.close()
+
+    shop.in_thread(make)
+    return path
 
 
 def test_a_list_that_is_cut_says_so(inspector: Any):

@@ -139,7 +139,7 @@ def _is_run(lines: list[str]) -> bool:
     """Whether a text is an evaluation that was saved."""
     try:
         msgspec.json.decode("\n".join(lines), type=EvalRun)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return False
     return True
 
