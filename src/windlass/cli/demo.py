@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import textwrap
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -259,14 +260,17 @@ def demo(model: str | None, keep: Path | None) -> None:
             raise click.ClickException(str(error)) from error
     console.print("\nWhat to try next\n", style="bold")
     for command, why in _next(keep).items():
-        console.print(f"  {command:<29} {why}")
+        console.print(f"  {command:<29} {why}", markup=False)
 
 
 def _next(keep: Path | None) -> dict[str, str]:
     """What to try next. A session that was kept can be looked at."""
     if keep is None:
         return NEXT
-    return {f"windlass ui {keep}": "see on a page what happened, and why", **dict(list(NEXT.items())[1:])}
+    return {
+        f"windlass ui {visible(shlex.quote(str(keep)))}": "see on a page what happened, and why",
+        **dict(list(NEXT.items())[1:]),
+    }
 
 
 def _play(keep: Path | None, play: Callable[[Store | None], Awaitable[None]]) -> None:
