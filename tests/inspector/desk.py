@@ -39,6 +39,17 @@ def slow() -> Agent[Any, Any]:
     return made
 
 
+def leaving() -> Agent[Any, Any]:
+    """The same agent with a gate that ends its process."""
+    made = desk(MemoryStore())
+
+    @made.gate(ToolCalling, name="leaves")
+    def leaves(event: Any) -> Any:
+        raise SystemExit(3)
+
+    return made
+
+
 def talking() -> Agent[Any, Any]:
     """The agent with a model that looks an order up, writes a mail and says that it did."""
     mail = {"to": "ann@fjell.example", "text": "Your tent was delivered."}

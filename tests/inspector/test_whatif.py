@@ -185,3 +185,11 @@ def test_a_replay_writes_nothing(with_agent: Any, database: Path):
     before = {one: database.with_name(one).read_bytes() for one in ("shop.db",)}
     tried(with_agent, agent=True, off=["refund_limit"])
     assert {one: database.with_name(one).read_bytes() for one in before} == before
+
+
+def test_a_hook_that_ends_its_process_ends_only_its_replay(started: Callable[..., Any], database: Path):
+    process = started(database, "--agent", f"{DESK}:leaving")
+    status, events = tried(process, agent=True, sessions=["desk-8840"])
+    assert status == 200
+    assert "SystemExit" in found(events)["desk-8840"]["error"]
+    assert ask(process, "/api/sessions")[0] == 200

@@ -35,6 +35,9 @@ MOST = 5000
 PATIENCE = 20.0
 """How many seconds the replay of one session may take."""
 
+STUCK = 30.0
+"""After how many seconds without progress a hook counts as one that blocks its thread."""
+
 PAUSE = 0.12
 """How often the page hears of progress, in seconds."""
 
@@ -128,7 +131,9 @@ async def ask(call: Call) -> Any:
     """Replay the sessions, as a stream of progress. It ends when it is done or when the page leaves."""
     inspector, question = call.inspector, cast(Question, call.body)
     if inspector.replaying:
-        raise Problem(409, "busy", "another what-if is running on this store: wait for it, or cancel it")
+        raise Problem(
+            409, "busy", "another what-if is running, or a hook of it does not return: wait for it, or cancel it"
+        )
     inspector.replaying = True
     try:
         infos = await _chosen(call, question)
@@ -137,7 +142,7 @@ async def ask(call: Call) -> Any:
         async def left() -> None:
             run.stop()
 
-        return call.stream(_progress(inspector, run), left=left)
+        return call.stream(_progress(run), left=left)
     except BaseException:
         inspector.replaying = False
         raise
@@ -202,6 +207,7 @@ class _Run:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
+        self._inspector = inspector
         threading.Thread(target=self._work, name="windlass what-if", daemon=True).start()
 
     def stop(self) -> None:
@@ -223,6 +229,7 @@ class _Run:
         except Exception as error:
             self.failure = str(error) if isinstance(error, WindlassError) else f"{type(error).__name__}: {error}"
         finally:
+            self._inspector.replaying = False
             self.over.set()
 
     async def _replay(self) -> None:
@@ -293,12 +300,17 @@ def _agent_of_rules(text: str) -> Agent[Any, Any]:
             raise Problem(400, "invalid_rules", message) from None
 
 
-async def _progress(inspector: Any, run: _Run) -> AsyncGenerator[bytes, None]:
+async def _progress(run: _Run) -> AsyncGenerator[bytes, None]:
     """What has come of the replay since the last event."""
-    sent = 0
+    sent, done, moved = 0, -1, time.monotonic()
     try:
         while True:
-            over = run.over.is_set()
+            if run.done != done:
+                done, moved = run.done, time.monotonic()
+            stuck = time.monotonic() - moved > STUCK
+            over = run.over.is_set() or stuck
+            if stuck:
+                run.failure = f"a hook has not returned for {STUCK:g} s and cannot be ended: restart windlass ui"
             fresh = run.found[sent:]
             sent += len(fresh)
             data = {
@@ -316,8 +328,7 @@ async def _progress(inspector: Any, run: _Run) -> AsyncGenerator[bytes, None]:
                 return
             await asyncio.sleep(PAUSE)
     finally:
-        run.stop()
-        inspector.replaying = False
+        run.stop()  # a hook that does not return keeps its thread: until then there is no other replay
 
 
 def _summary(summary: Summary) -> Data:
