@@ -266,8 +266,10 @@ class Judge:
                 self.given[event.__name__, about] = Given(recorded.verdict, given.answers) if nobody_to_ask else given
             return True
         by = _givers(recorded.answers, was), _givers(given.answers, now)
-        if errors := [f"{name} failed: {failed[name]}" for name in by[1] if name in failed]:
-            now = now._replace(text="; ".join(errors) if len(by[1]) > 1 else f"failed: {failed[by[1][0]]}")
+        if errors := [(name, failed[name]) for name in by[1] if name in failed]:
+            alone = len(by[1]) == 1
+            told = [f"failed: {error}" if alone else f"{name} failed: {error}" for name, error in errors]
+            now = now._replace(text="; ".join(told))
         words = str(was), f"{now} (on other terms)" if str(was) == str(now) else str(now)
         self.differs(event, about, words, by, tool=tool)
         return False

@@ -215,7 +215,7 @@ class Walk:
         if not judge.is_over() and not isinstance(judge.holds(TurnStarting, about).verdict, Ask | Halt):
             await judge.judge(MessageAdding, f"{about}/message", lambda: MessageAdding(message, turn), lack)
 
-    async def _let_in_again(self) -> None:
+    async def let_in_again(self) -> None:
         """The message of a turn that was resumed before it was let in."""
         turn = self.fold.turn
         if turn is not None and self._started is None and not turn.admitted and self.fold.going:
@@ -292,7 +292,7 @@ class Walk:
     async def suspend(self, record: Any) -> None:
         """The turn waits: what was to be judged again has been."""
         if self._unreviewed:
-            await self._review()
+            await self.review()
         if not self.judge.is_over():
             await self.calls.decide_again()
 
@@ -309,7 +309,7 @@ class Walk:
     async def enter(self, record: Any) -> None:
         """A message that is not part of a step enters. The user's was judged when the turn began."""
         if record.message is None:
-            await self._let_in_again()
+            await self.let_in_again()
         else:
             place, lack = f"{self.fold.session}/m{len(self.fold.messages) + 1}", SECRET if record.masked else ""
             await self.judge.judge(MessageAdding, place, lambda: MessageAdding(record.message, self._turn), lack)
@@ -375,7 +375,7 @@ class Walk:
         """A reply is in the log. It is judged once the log shows that it was: the process may have died."""
         self._unreviewed, self._masked = True, record.masked
 
-    async def _review(self) -> None:
+    async def review(self) -> None:
         """The verdict on a reply. Of gates whose question a person has answered with it, only a refusal counts."""
         due, self._unreviewed, step = self._unreviewed, False, self.fold.open
         if not due or not self.fold.going or step is None or step.reply is None:
@@ -388,7 +388,7 @@ class Walk:
     async def reject(self, record: Any) -> None:
         """A reply was rejected, perhaps because a person gave another one."""
         if self._unreviewed:
-            await self._review()
+            await self.review()
         step = self.fold.open
         about = about_reply(self.fold.session, record.step, 1 if step is None else step.round)
         self._responded = isinstance(self.judge.holds(ModelReplying, about).verdict, Answer)
@@ -396,7 +396,7 @@ class Walk:
     async def let_pass(self, record: Any) -> None:
         """A reply stands although gates rejected it."""
         if self._unreviewed:
-            await self._review()
+            await self.review()
 
     async def compact(self, record: Any) -> None:
         """A part of the history is about to be replaced."""
@@ -412,7 +412,7 @@ class Walk:
     async def decide_call(self, record: Any) -> None:
         """A call is about to be decided."""
         if self._unreviewed:
-            await self._review()
+            await self.review()
         if self.calls.again:
             await self.calls.decide_again(record)
         await self.calls.decide(record.call)
@@ -442,7 +442,7 @@ class Walk:
     async def end_step(self, record: Any) -> None:
         """The messages of a step are about to enter the transcript."""
         if self._unreviewed:
-            await self._review()
+            await self.review()
         step, session = self.fold.open, self.fold.session
         own = () if step is None else step.messages()
         for at, message in enumerate(own):
@@ -464,12 +464,12 @@ class Walk:
     async def _hear_at_door(self, about: str) -> None:
         """A gate has spoken about a message: that of the user, or one of the open step."""
         if about.endswith("/message"):
-            await self._let_in_again()
+            await self.let_in_again()
         elif self.fold.open is not None:
             place, _, role = about.rpartition("/")
             own = [message for message in self.fold.open.messages() if message.role == role]
             if own and place == f"{self.fold.session}/{self.fold.open.number}":
-                await self._review()
+                await self.review()
                 masked = any(call.masked for call in self.fold.open.calls.values())
                 await self._at_door(about, _changed(own[0], self._changed.get(about, {})), masked=masked)
 
@@ -514,7 +514,7 @@ class Walk:
         elif type(record) in _ON_THE_WAY and self._died_here():
             pass  # the gates are asked again when the turn is resumed
         elif event == "ToolCalling":
-            await self._review()
+            await self.review()
             await self.calls.decide(about)
         elif event == "MessageAdding" and type(record) is HookDecided:
             await self._hear_at_door(about)
@@ -599,8 +599,8 @@ _AFTER: dict[type[Record], _Place] = {
 """What is judged, or noted, right after a record is folded."""
 
 _REACHED: dict[str, Callable[[Walk], Awaitable[None]]] = {
-    "TurnStarting": Walk._let_in_again,
-    "ModelReplying": Walk._review,
+    "TurnStarting": Walk.let_in_again,
+    "ModelReplying": Walk.review,
     "ToolReturning": lambda walk: walk.calls.decide_again(),
     "StepStarting": Walk.begin_step,
     "Compacting": Walk.begin_step,

@@ -41,8 +41,8 @@ def mapping(value: Any, what: str) -> Mapping[str, Any]:
     """The value, if it is an object: a mapping, or what an SDK of a vendor makes of one."""
     if isinstance(value, Mapping):
         return value
-    dump = getattr(value, "model_dump", None)
-    if callable(dump) and not isinstance(value, type):
+    dump: Any = getattr(value, "model_dump", None)
+    if dump is not None and not isinstance(value, type):
         dumped: Mapping[str, Any] = dump(mode="json", exclude_none=True)
         return dumped
     raise BadConversation(f"{what} must be an object, not a {type(value).__name__}")
