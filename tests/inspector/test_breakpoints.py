@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from playwright.sync_api import expect
 
 from windlass import records as r
 from windlass.cli import main
@@ -145,7 +146,7 @@ def test_a_breakpoint_is_set_and_removed_on_the_page_and_text_is_added(
     page.keyboard.press("Enter")
     page.get_by_label("Only for this tool at ToolCalling").fill("find_order")
     page.keyboard.press("Enter")
-    page.wait_for_function("document.querySelectorAll('.bp-row.set').length === 1")
+    expect(page.locator(".bp-row.set")).to_have_count(1)
     page.locator("h1").click()
     page.keyboard.press("i")
     page.keyboard.type("The customer is in a hurry.")

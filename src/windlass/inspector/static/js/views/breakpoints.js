@@ -16,7 +16,7 @@ export function watch() {
   tail = new Tail("/api/breakpoints/events", (type, data) => {
     if (type !== "pauses") return;
     const before = new Set(info?.paused.map((one) => one.pause) ?? []), fresh = data.paused.filter((one) => !before.has(one.pause));
-    info = { ...info, ...data };
+    info = { ...info, ...data, set: sending ? info.set : data.set };
     dispatchEvent(new CustomEvent("paused", { detail: data.paused.length }));
     if (fresh.length) say(`Paused at ${fresh[0].event}${fresh[0].tool ? ` of ${fresh[0].tool}` : ""}, ${fresh[0].session}`);
     if (parts) update();
@@ -61,8 +61,18 @@ function change(name, tool) {
   const others = info.set.filter((one) => one.event !== name);
   send(tool === null ? others : [...others, { event: name, tool }]);
 }
-async function send(breakpoints) {
-  try { info = { ...info, ...(await post("/api/breakpoints/set", { breakpoints })) }; if (parts) { points(); update(); } } catch (error) { say(error.message); }
+// Changes are sent one after the other, and count at once here: the next one is made from them.
+let sent = Promise.resolve(), sending = 0;
+function send(breakpoints) {
+  info = { ...info, set: breakpoints };
+  sending += 1;
+  if (parts) points();
+  sent = sent.then(() => post("/api/breakpoints/set", { breakpoints })).then((found) => { sending -= 1; take(found); }, (error) => { sending -= 1; say(error.message); return get("/api/breakpoints").then(take); }).catch(() => {});
+  return sent;
+}
+function take(found) {
+  info = { ...info, ...found, set: sending ? info.set : found.set };
+  if (parts) { points(); update(); }
 }
 
 // ---- what waits
