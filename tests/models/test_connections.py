@@ -53,7 +53,7 @@ def answering(vendor: Vendor) -> type[BaseHTTPRequestHandler]:
 def clients() -> weakref.WeakSet[httpx2.AsyncClient]:
     """The HTTP clients that there are."""
     gc.collect()
-    return weakref.WeakSet(one for one in gc.get_objects() if isinstance(one, httpx2.AsyncClient))
+    return weakref.WeakSet(one for one in gc.get_objects() if issubclass(type(one), httpx2.AsyncClient))
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")

@@ -97,7 +97,7 @@ def _require_store(store: Store) -> None:
     except click.ClickException as error:
         message = error.message.partition(";")[0]
         raise click.ClickException(
-            f"{message}; `windlass chat` and `windlass run` make one, or name yours: windlass ui FILE"
+            f"{message}; `windlass chat` and `windlass run` create it, or name yours: windlass ui FILE"
         ) from None
 
 
