@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -316,7 +317,7 @@ def answer(asked: Any, luck: random.Random) -> tuple[str, Any]:
     return asked.id, answers[luck.choice(asked.allow)]
 
 
-@pytest.mark.parametrize("seed", range(0, 400, 40))
+@pytest.mark.parametrize("seed", range(0, 400 if os.environ.get("WINDLASS_CAMPAIGN") else 120, 40))
 async def test_an_unchanged_agent_replays_as_it_was_however_often_it_was_resumed(seed: int):
     for number in range(seed, seed + 40):
         store = await lived(number)

@@ -17,7 +17,7 @@ planted = import_module("planted")
 everyday = import_module("everyday")
 sys.path.pop(0)
 
-SEEDS = 500 if os.environ.get("WINDLASS_CAMPAIGN") else 40
+SEEDS = 500 if os.environ.get("WINDLASS_CAMPAIGN") else 20
 
 BUGS: dict[str, tuple[Simulation, str, int]] = {
     "an unsafe tool that says it is pure": (
