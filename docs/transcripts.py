@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
@@ -109,7 +110,10 @@ def _serve(command: str, folder: Path, environment: dict[str, str]) -> str:
     with process:
         assert process.stdout is not None
         line = process.stdout.readline()
-        process.send_signal(signal.SIGINT)
+        while process.poll() is None:  # a server that is still starting may not hear the first one
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(2)
     if "http://127.0.0.1:" not in line:
         raise Problem(f"$ {command}{line}")
     return re.sub(r"127\.0\.0\.1:\d+/#token=\S+", "127.0.0.1:8500/#token=…", line)
